@@ -210,11 +210,7 @@ impl Config {
         }
         raw::refuse_unknown(&fields, RawConfig::FIELDS, &root, &mut faults);
         let raw = RawConfig::from_fields(&fields, &root, &mut faults);
-        let file_at = root.field(fault::KUBELET_FILE);
         faults.0.extend(unread);
-        if raw.kubelet_config_file.is_some() && kubelet_file.is_none() && !faults.has(&file_at) {
-            faults.add(&file_at, "the file was not read");
-        }
 
         let has_files = kubelet_file.is_some() || !drop_ins.is_empty();
         let mut layers = file_layers(kubelet_file, drop_ins, &mut warnings, &mut faults);
@@ -228,6 +224,10 @@ impl Config {
         layers.apply(&inline, &Origin::Inline);
 
         let mut agent = agent::check(&raw, &mut faults);
+        let file_at = root.field(fault::KUBELET_FILE);
+        if raw.kubelet_config_file.is_some() && kubelet_file.is_none() && !faults.has(&file_at) {
+            faults.add(&file_at, "the file was not read");
+        }
         let checked = match &mut agent.mode {
             Mode::Own(own) => kubelet_of_own(&layers, own.compat, &mut warnings, &mut faults),
             Mode::Observe(observe) => {

@@ -146,15 +146,17 @@ fn run_agent(args: &RunArgs) -> ExitCode {
     }
     match run::run(config, loaded.kubelet_fields) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is_of_config() => {
-            let faults = error.faults(&loaded.origins);
+        Err(error) => {
+            let (faults, others) = error.into_faults(&loaded.origins);
+            for error in others {
+                tracing::error!(error = observe::chain(&error), "the agent cannot run");
+            }
+            if faults.is_empty() {
+                return ExitCode::FAILURE;
+            }
             let error = ConfigError { faults }.to_string();
             tracing::error!(config = %args.config.display(), error, "the configuration does not fit");
             ExitCode::from(BAD_CONFIG)
-        }
-        Err(error) => {
-            tracing::error!(error = observe::chain(&error), "the agent cannot run");
-            ExitCode::FAILURE
         }
     }
 }
@@ -183,7 +185,11 @@ fn check_node(args: &CheckArgs) -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    let faults = run::config_faults(&draft);
+    let faults = match args.config {
+        Some(_) => run::config_faults(&draft),
+        // Nobody has asked for the places and addresses of the default.
+        None => Vec::new(),
+    };
     let path = args.config.as_deref().unwrap_or(Path::new("default"));
     // Of what is at fault a report would take the defaults.
     if !draft.faults.is_empty() {

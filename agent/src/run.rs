@@ -72,7 +72,7 @@ pub enum RunError {
     /// By another process than the agent of this configuration.
     #[error(
         "{field}: {address} is in use by {}; right would be one that is free",
-        .holder.as_deref().unwrap_or("a process that is not seen from here")
+        .holder.as_deref().unwrap_or("a process that is not known")
     )]
     InUse {
         field: &'static str,

@@ -64,7 +64,7 @@ impl Agent {
     }
 }
 
-/// What stands in a field with a fault is its default; the caller throws all of it away.
+/// What stands in a field with a fault is its default.
 pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
     let root = FieldPath::root();
     for (name, found, right) in [

@@ -185,7 +185,10 @@ impl CgroupName {
     /// the path of any cgroup, as of those that systemd makes; the unit or path of a slice under the systemd
     /// driver, where `.slice` may be left out. A service or scope is refused: kubelet would look for
     /// `x.service.slice`.
-    pub fn reserved_cgroup(text: &str, driver: CgroupDriver) -> Result<CgroupPath, CgroupNameError> {
+    pub fn reserved_cgroup(
+        text: &str,
+        driver: CgroupDriver,
+    ) -> Result<CgroupPath, CgroupNameError> {
         let trimmed = text.trim_end_matches('/');
         match driver {
             CgroupDriver::Cgroupfs => {
@@ -375,7 +378,10 @@ mod tests {
         };
         for (text, path) in [
             ("/system.slice", Some("/system.slice")),
-            ("system.slice/kube_let.service/", Some("/system.slice/kube_let.service")),
+            (
+                "system.slice/kube_let.service/",
+                Some("/system.slice/kube_let.service"),
+            ),
             ("/", Some("/")),
             ("/a/../b", None),
         ] {

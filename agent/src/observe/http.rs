@@ -26,7 +26,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
@@ -109,7 +109,7 @@ pub fn faults(listen: &Listen) -> Vec<ServeError> {
     let of_access = access::faults(&listen.access).into_iter();
     let mut faults: Vec<ServeError> = of_access.map(ServeError::Access).collect();
     let address = listen.address;
-    if let Err(source) = std::net::TcpListener::bind(address)
+    if let Err(source) = try_bind(address)
         && source.kind() != io::ErrorKind::AddrInUse
     {
         faults.push(ServeError::Bind { address, source });
@@ -119,8 +119,17 @@ pub fn faults(listen: &Listen) -> Vec<ServeError> {
 
 /// Whether somebody listens at an address of this node.
 pub fn is_in_use(address: SocketAddr) -> bool {
-    let bound = std::net::TcpListener::bind(address);
-    bound.is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse)
+    try_bind(address).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// Without listening: an agent that begins to in this moment can.
+fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
 }
 
 /// Binds and serves on the current runtime until `shutdown`.

@@ -2,6 +2,7 @@
 //! configuration holds is as it should be: that a second one cannot start is told by the lock of the state directory.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -14,47 +15,59 @@ use crate::sys::unix_socket::{self, ListenError};
 use crate::sys::{Root, clock, lock};
 
 /// How long an address may still be held by an agent that was just killed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(250);
 
 /// See the module.
 pub(super) fn faults(root: &Root, config: &Config) -> Vec<RunError> {
     let began = clock::boottime();
     loop {
-        let faults = look(root, config);
+        let agent = lock::held_by(&root.path(config.state_directory.join(STATE_LOCK)));
+        let address = config.metrics.address.filter(|it| http::is_in_use(*it));
+        let socket = unix_socket::check_free(&root.path(&config.socket));
+        let is_held = address.is_some() || matches!(socket, Err(ListenError::InUse { .. }));
         let is_late = clock::boottime().saturating_sub(began) > PATIENCE;
-        let mut held = faults.iter();
-        if is_late || !held.any(|it| matches!(it, RunError::InUse { .. })) {
-            return faults;
+        // An agent that runs goes on.
+        if agent.is_some() || is_late || !is_held {
+            return judge(root, agent, address, socket);
         }
         thread::sleep(STEP);
     }
 }
 
-fn look(root: &Root, config: &Config) -> Vec<RunError> {
-    let agent = lock::held_by(&root.path(config.state_directory.join(STATE_LOCK)));
+/// `address` is in use. `agent`: as [`lock::held_by`] has it.
+fn judge(
+    root: &Root,
+    agent: Option<Option<u32>>,
+    address: Option<SocketAddr>,
+    socket: Result<(), ListenError>,
+) -> Vec<RunError> {
     let in_use = |field, address: String, holder: Option<u32>| {
-        let fault = RunError::InUse {
+        (!may_be(agent, holder)).then(|| RunError::InUse {
             field,
             address,
             holder: holder.map(|it| listeners::name(root, it)),
-        };
-        (!may_be(agent, holder)).then_some(fault)
+        })
     };
     let mut faults = Vec::new();
-    let metrics = config.metrics.address.filter(|it| http::is_in_use(*it));
-    faults.extend(metrics.and_then(|address| {
-        let holder = listeners::process_at(root, address);
+    faults.extend(address.and_then(|address| {
+        let holder = listeners::process_at(root, address, agent.flatten());
         in_use("metrics.address", address.to_string(), holder)
     }));
-    let socket = root.path(&config.socket);
-    faults.extend(match unix_socket::check_free(&socket) {
+    faults.extend(match socket {
         Ok(()) => None,
         Err(ListenError::InUse { path, holder }) => {
             in_use("socket", path.display().to_string(), holder)
         }
-        // A file stands for its directory, which is told of the directory.
-        Err(ListenError::Io { source, .. }) if source.kind() == ErrorKind::NotADirectory => None,
+        // What cannot be looked at is told of the directory, or is somebody's who keeps it to himself.
+        Err(ListenError::Io { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::NotADirectory | ErrorKind::PermissionDenied
+            ) =>
+        {
+            None
+        }
         Err(error) => Some(RunError::Socket(error)),
     });
     faults

@@ -51,7 +51,11 @@ pub(super) fn with_fitness<T>(config: &Config, found: Result<T, RunError>) -> Re
     if report.items.is_empty() {
         return found;
     }
-    let mut faults: Vec<RunError> = found.err().into_iter().collect();
+    let found = found.err().into_iter().flat_map(RunError::each);
+    // What keeps the node from being looked at is in the report.
+    let mut faults: Vec<RunError> = found
+        .filter(|it| !matches!(it, RunError::Node(_)))
+        .collect();
     faults.push(RunError::Unfit(report));
     Err(RunError::all(faults))
 }

@@ -17,10 +17,8 @@ pub fn config_faults(draft: &Draft) -> Vec<Fault> {
     if draft.is_doubtful(&FieldPath::of("mode")) {
         return faults;
     }
-    if let Err(error) = check_config(&draft.loaded.config)
-        && error.is_of_config()
-    {
-        faults.extend(of_node(draft, &error));
+    if let Err(error) = check_config(&draft.loaded.config) {
+        faults.extend(of_node(draft, error));
     }
     faults
 }
@@ -28,9 +26,10 @@ pub fn config_faults(draft: &Draft) -> Vec<Fault> {
 /// What of a configuration has no effect on this node, a line each.
 pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
     let mut warnings = loaded.warnings.clone();
-    if loaded.config.mode.own().is_some() {
+    let kubelet = &loaded.config.kubelet;
+    if loaded.config.mode.own().is_some() && !kubelet.eviction_soft.is_empty() {
         let capacity = own::capacity(&loaded.config);
-        let hidden = hidden_thresholds(&loaded.config.kubelet, capacity.as_ref());
+        let hidden = hidden_thresholds(kubelet, capacity.as_ref());
         warnings.extend(hidden.iter().map(|it| without_effect(it, &loaded.origins)));
     }
     warnings
@@ -51,15 +50,16 @@ fn without_effect(Hidden { signal, soft, hard }: &Hidden, origins: &Origins) -> 
 }
 
 /// What a node has against a configuration, less what could follow from a fault of its own.
-fn of_node(draft: &Draft, error: &RunError) -> Vec<Fault> {
+fn of_node(draft: &Draft, error: RunError) -> Vec<Fault> {
     let follows = |it: &RunError| it.fields().iter().any(|it| draft.is_doubtful(it));
-    let all = error.each().into_iter().filter(|it| !follows(it));
+    let all = error.each().into_iter();
+    let all = all.filter(|it| it.is_of_config() && !follows(it));
     all.map(|it| it.fault(&draft.loaded.origins)).collect()
 }
 
 impl RunError {
     /// The user has to change the configuration, or a file that it names.
-    pub fn is_of_config(&self) -> bool {
+    fn is_of_config(&self) -> bool {
         match self {
             Self::Setting(_)
             | Self::Placement(_)
@@ -79,19 +79,22 @@ impl RunError {
                 http::ServeError::Access(_) => true,
                 http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
             },
-            Self::Several(all) => all.iter().any(Self::is_of_config),
             _ => false,
         }
     }
 
-    /// As faults of the configuration. One that is none has no field.
-    pub fn faults(&self, origins: &Origins) -> Vec<Fault> {
-        self.each().iter().map(|it| it.fault(origins)).collect()
+    /// As faults of the configuration, and those that are none.
+    pub fn into_faults(self, origins: &Origins) -> (Vec<Fault>, Vec<Self>) {
+        let all = self.each().into_iter();
+        let (of_config, others): (Vec<_>, Vec<_>) = all.partition(Self::is_of_config);
+        let faults = of_config.iter().map(|it| it.fault(origins)).collect();
+        (faults, others)
     }
 
-    fn each(&self) -> Vec<&Self> {
+    /// One by one.
+    pub(super) fn each(self) -> Vec<Self> {
         match self {
-            Self::Several(all) => all.iter().flat_map(Self::each).collect(),
+            Self::Several(all) => all.into_iter().flat_map(Self::each).collect(),
             one => vec![one],
         }
     }
@@ -117,7 +120,9 @@ impl RunError {
             Self::Place(_) => &["kubelet.cgroupRoot"],
             Self::Pods(error) => error.fields(),
             Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
-            Self::Directory { field, .. } | Self::InUse { field, .. } => &[field],
+            Self::Directory { field, .. } => &[field],
+            // Who holds it may be the agent of that directory.
+            Self::InUse { field, .. } => &[field, "stateDirectory"],
             Self::Socket(_) => &["socket"],
             Self::Serve(ServeError::Http(http::ServeError::Access(error))) => &[error.field()],
             Self::Serve(ServeError::Http(http::ServeError::Bind { .. })) => &["metrics.address"],
@@ -186,7 +191,7 @@ mod tests {
 
     fn told(sections: &str) -> Vec<String> {
         let draft = draft(sections);
-        let faults = of_node(&draft, &all());
+        let faults = of_node(&draft, all());
         faults.iter().map(Fault::to_string).collect()
     }
 
@@ -246,7 +251,7 @@ mod tests {
                     kubeletConfigFile: /k/config.yaml\n";
         let draft = Config::draft(text, None, &[], Vec::new()).expect("it is a mapping");
         assert_eq!(draft.faults.len(), 1);
-        let faults = of_node(&draft, &all());
+        let faults = of_node(&draft, all());
         assert_eq!(
             faults.iter().map(Fault::to_string).collect::<Vec<_>>(),
             [DIRECTORY]

@@ -8,9 +8,9 @@ use crate::sys::Root;
 /// State `TCP_LISTEN` (include/net/tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// The process that a listener at `address` would meet there. `None`: there is none, or none that is seen.
-/// Reads the descriptors of every process of the node.
-pub fn process_at(root: &Root, address: SocketAddr) -> Option<u32> {
+/// The process that a listener at `address` would meet there. `None`: there is none, or none that is seen. `likely` is
+/// looked at first, and then the descriptors of every process of the node.
+pub fn process_at(root: &Root, address: SocketAddr, likely: Option<u32>) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
     let tables: Vec<String> = tables.filter_map(|it| root.read_text(it).ok()).collect();
     let links: Vec<String> = tables
@@ -29,15 +29,21 @@ pub fn process_at(root: &Root, address: SocketAddr) -> Option<u32> {
             link.is_ok_and(|it| links.iter().any(|link| it.as_os_str() == link.as_str()))
         })
     };
-    let pids = root.list("/proc").unwrap_or_default();
-    let mut pids = pids.iter().filter_map(|it| it.parse().ok());
-    pids.find(is_open)
+    likely.filter(is_open).or_else(|| {
+        let pids = root.list("/proc").unwrap_or_default();
+        let mut pids = pids.iter().filter_map(|it| it.parse().ok());
+        pids.find(is_open)
+    })
 }
 
 /// `NAME (pid N)`
 pub fn name(root: &Root, pid: u32) -> String {
     match root.read_text(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("{} (pid {pid})", name.trim_end()),
+        // Anybody may give his process any name.
+        Ok(name) => format!(
+            "{} (pid {pid})",
+            name.trim_end().replace(char::is_control, "?")
+        ),
         Err(_) => format!("process {pid}"),
     }
 }
@@ -51,7 +57,9 @@ fn inodes_at(table: &str, address: SocketAddr) -> impl Iterator<Item = &str> {
         let is_listener = fields.nth(1)? == LISTEN;
         let ip = parse_ip(ip)?;
         let asked = address.ip().to_canonical();
-        let meets = ip == asked || ip.is_unspecified() || asked.is_unspecified();
+        let takes_all_of =
+            |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+        let meets = ip == asked || takes_all_of(ip, asked) || takes_all_of(asked, ip);
         (is_port && is_listener && meets).then(|| fields.nth(5))?
     })
 }
@@ -94,12 +102,14 @@ mod tests {
                   2: 0100007F:24F9 0100007F:24F8 01 00000000:00000000 00:00000000 00000000     0        0 13 1 0 100 0\n   \
                   3: 00000000:24FA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 14 1 0 100 0\n";
         let v6 = "   0: 00000000000000000000000001000000:24FB 00000000000000000000000000000000:0000 0A 00000000:00000000 \
-                  00:00000000 00000000     0        0 15 1 0 100 0\n";
+                  00:00000000 00000000     0        0 15 1 0 100 0\n   \
+                  1: 00000000000000000000000000000000:24FC 00000000000000000000000000000000:0000 0A 00000000:00000000 \
+                  00:00000000 00000000     0        0 16 1 0 100 0\n";
         let root = Root::at(base.directory());
         root.create_dir_all("/proc/net").unwrap();
         base.write("proc/net/tcp", format!("{HEAD}{v4}"));
         base.write("proc/net/tcp6", format!("{HEAD}{v6}"));
-        for (pid, inode) in [(21, 11), (22, 12), (23, 13), (24, 14), (25, 15)] {
+        for (pid, inode) in [(21, 11), (22, 12), (23, 13), (24, 14), (25, 15), (26, 16)] {
             let fd = base.path(format!("proc/{pid}/fd"));
             root.create_dir_all(format!("/proc/{pid}/fd")).unwrap();
             base.write(format!("proc/{pid}/comm"), "holder\n");
@@ -115,12 +125,20 @@ mod tests {
             ("[::]:9466", Some(24)),
             ("[::1]:9467", Some(25)),
             ("127.0.0.1:9467", None),
+            ("0.0.0.0:9467", None),
+            ("[::1]:9466", None),
+            ("127.0.0.1:9468", Some(26)),
         ] {
-            let found = process_at(&root, address.parse().unwrap());
+            let found = process_at(&root, address.parse().unwrap(), Some(99));
             assert_eq!(found, pid, "{address}");
         }
-        assert!([21, 22].contains(&process_at(&root, "0.0.0.0:9464".parse().unwrap()).unwrap()));
+        for likely in [21, 22] {
+            let all = "0.0.0.0:9464".parse().unwrap();
+            assert_eq!(process_at(&root, all, Some(likely)), Some(likely));
+        }
         assert_eq!(name(&root, 21), "holder (pid 21)");
+        base.write("proc/22/comm", "\u{1b}[31m\n");
+        assert_eq!(name(&root, 22), "?[31m (pid 22)");
         assert_eq!(name(&root, 99), "process 99");
     }
 }

@@ -81,8 +81,17 @@ impl Drop for Lock {
 /// does, or it is not known; the inner one: a process that is not seen from here.
 pub fn held_by(path: &Path) -> Option<Option<u32>> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK);
-    match Flock::lock(file.open(path).ok()?, FlockArg::LockSharedNonblock) {
+    let file = match options
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)
+    {
+        Ok(file) => file,
+        // Whoever keeps it to himself may hold it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(None),
+        Err(_) => return None,
+    };
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Err((file, nix::Error::EWOULDBLOCK)) => {
             let metadata = file.metadata().ok()?;
             let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Rules of the API server for a new pod (pkg/apis/core/validation/validation.go, v1.36) that need the definition as it is
-//! written: what breaks them is not in [`Pod`](super::Pod) any more. Texts and fields are those of the API server.
+//! written: what breaks them is not in [`Pod`](super::Pod) any more. Texts and fields are those of the API server, but
+//! for `downwarAPI` and `cephFS`, as it calls two kinds of volumes that no manifest has by these names.
 
 use k8s_openapi::api::core::v1;
 use serde_json::Value;

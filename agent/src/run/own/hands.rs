@@ -19,7 +19,7 @@ use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceRules;
-use crate::model::eviction::Signal;
+use crate::model::eviction::{Amount, Signal};
 use crate::model::numa::NumaMask;
 use crate::model::pod::ResourceList;
 use crate::model::topology::{NumaNodeId, Topology};
@@ -396,7 +396,8 @@ fn who_reserves(kubelet: &KubeletConfig, resource: &str) -> Vec<FieldPath> {
         _ => None,
     };
     let signal = signal.map(Signal::as_str);
-    let kept = signal.filter(|it| kubelet.eviction_hard.contains_key(*it));
+    let keeps = |text: &String| matches!(Amount::parse_threshold(text), Ok(Some(_)));
+    let kept = signal.filter(|it| kubelet.eviction_hard.get(*it).is_some_and(keeps));
     let mut by = Vec::new();
     by.extend(has(&kubelet.system_reserved).then(|| system.clone()));
     by.extend(has(&kubelet.kube_reserved).then(|| at.field("kubeReserved").field(resource)));
