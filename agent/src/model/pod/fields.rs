@@ -228,7 +228,8 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ),
         (
             "containers[].terminationMessagePolicy",
-            unless(&["File"], TerminationMessages),
+            // With the other the end of the log is the message, and the log is there.
+            unless(&["File", "FallbackToLogsOnError"], TerminationMessages),
         ),
         ("containers[].tty", unless(&["false"], Streams)),
         ("containers[].volumeDevices", ignored(Mounts)),
@@ -434,7 +435,7 @@ fn programs(spec: &v1::PodSpec, found: &mut Findings) {
     }
 }
 
-/// The API server takes only equal ones of a pod on the host's network.
+/// Of a pod on the host's network the rules take only equal ones.
 fn ports(spec: &v1::PodSpec, found: &mut Findings) {
     for (path, container) in lasting_containers(spec) {
         for (p, port) in container.ports.iter().flatten().enumerate() {

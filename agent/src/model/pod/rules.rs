@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
 use super::check::{is_label_value, is_qualified_name};
-use super::convert::Findings;
+use super::convert::{ContainerKind, Findings};
 use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE};
 
 /// In the order in which the API server looks: the first that is set counts (`validateVolumeSource`).
@@ -49,6 +49,13 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     }
     for (i, it) in spec.tolerations.iter().flatten().enumerate() {
         toleration(it, &format!("spec.tolerations[{i}]"), found);
+    }
+    if spec.host_network == Some(true) {
+        for (path, container) in ContainerKind::Regular.of(spec) {
+            for (i, port) in container.ports.iter().flatten().enumerate() {
+                host_port(port, &format!("{path}.ports[{i}].hostPort"), found);
+            }
+        }
     }
     let policy = spec.security_context.as_ref();
     let policy = policy.and_then(|it| it.supplemental_groups_policy.as_deref());
@@ -106,6 +113,17 @@ fn toleration(source: &v1::Toleration, path: &str, found: &mut Findings) {
     }
 }
 
+/// `validateHostNetwork`, of a pod on the network of the host. One that is not given is the containerPort.
+fn host_port(port: &v1::ContainerPort, path: &str, found: &mut Findings) {
+    let given = port.host_port.filter(|it| *it != 0);
+    if given.is_some_and(|it| it != port.container_port) {
+        found.fault(
+            path,
+            "must match `containerPort` when `hostNetwork` is true",
+        );
+    }
+}
+
 fn volume_kinds(volume: &v1::Volume, path: &str, found: &mut Findings) {
     let fields = serde_json::to_value(volume).unwrap_or_default();
     let is_set = |kind: &&str| fields.get(*kind).is_some_and(|it| *it != Value::Null);
@@ -146,6 +164,30 @@ mod tests {
             |field: &str| format!("spec.volumes{field}: may not specify more than 1 volume type");
         let right = [of("[0].hostPath"), of("[1].configMap"), of("[1].image")];
         assert_eq!(faults(json!({"volumes": volumes})), right);
+    }
+
+    /// Ports of init containers are not looked at.
+    #[test]
+    fn a_port_on_the_network_of_the_host_is_its_own() {
+        let of = |on_host: bool, port: Value| {
+            let init = json!([{"name": "init", "ports": [{"containerPort": 1, "hostPort": 2}]}]);
+            let mut spec = json!({"hostNetwork": on_host, "initContainers": init});
+            let ports = json!([{"containerPort": 80}, port]);
+            spec["containers"] = json!([{"name": "app", "ports": ports}]);
+            let spec = serde_json::from_value(spec).expect("a spec");
+            let mut found = Findings::default();
+            judge(&spec, &mut found);
+            let faults = found.faults.iter().map(ToString::to_string);
+            faults.collect::<Vec<_>>()
+        };
+        let other = json!({"containerPort": 80, "hostPort": 8080});
+        let right = "spec.containers[0].ports[1].hostPort: must match `containerPort` when `hostNetwork` is true";
+        assert_eq!(of(true, other.clone()), [right]);
+        assert_eq!(of(false, other), [""; 0]);
+        for host_port in [0, 80] {
+            let port = json!({"containerPort": 80, "hostPort": host_port});
+            assert_eq!(of(true, port), [""; 0]);
+        }
     }
 
     #[test]

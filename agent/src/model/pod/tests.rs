@@ -637,6 +637,7 @@ fn ports_of_the_host_are_those_of_containers_that_run_as_long_as_the_pod() {
     assert_eq!(ports(good(spec.clone())), [3, 4]);
     let mut on_host = spec;
     on_host["hostNetwork"] = json!(true);
+    on_host["containers"][0]["ports"][0]["containerPort"] = json!(4);
     assert_eq!(ports(good(on_host.clone())), [3, 9, 4, 9]);
     let elsewhere = convert(manifest(on_host), PodOrigin::Api).expect("a valid pod");
     assert_eq!(ports(elsewhere), [3, 4], "the API server has said which");

@@ -157,7 +157,7 @@ fn nothing_is_said_of_defaults() {
             "securityContext": {"privileged": true, "readOnlyRootFilesystem": false},
             "stdin": false,
             "terminationMessagePath": "/dev/termination-log",
-            "terminationMessagePolicy": "File",
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "ports": [{"containerPort": 80, "name": "http"}],
         }],
         "dnsPolicy": "ClusterFirst",
