@@ -14,6 +14,7 @@ mod names;
 mod node;
 mod readings;
 mod recorded;
+mod static_pods;
 mod stats;
 mod stories;
 mod topology;
