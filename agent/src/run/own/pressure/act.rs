@@ -362,10 +362,9 @@ impl Watcher {
         });
         match outcome {
             None => {
-                let wait = (victim.grace * 3 / 2).max(LEAST_WAIT);
                 self.pending = Some(Pending {
                     pod: uid.clone(),
-                    until: snapshot.at + wait,
+                    until: waits_until(snapshot.at, victim.grace),
                 });
                 Acted::Asked
             }
@@ -473,5 +472,29 @@ fn stall_block(why: StallHold) -> Option<BlockedReason> {
         StallHold::AwaitsRelief => Some(BlockedReason::Rate),
         StallHold::NoCandidate => Some(BlockedReason::NoCandidate),
         StallHold::OnlyCritical => Some(BlockedReason::Critical),
+    }
+}
+
+/// How long nobody else goes for what a victim is to give back.
+fn waits_until(asked_at: Duration, grace: Duration) -> Duration {
+    let wait = (grace.saturating_mul(3) / 2).max(LEAST_WAIT);
+    asked_at.saturating_add(wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `terminationGracePeriodSeconds` may be any number of 63 bits.
+    #[test]
+    fn a_victim_has_half_its_grace_more_however_long_that_is() {
+        let seconds = Duration::from_secs;
+        for (grace, until) in [(0, 110), (20, 130), (i64::MAX.unsigned_abs(), u64::MAX / 2)] {
+            assert!(
+                waits_until(seconds(100), seconds(grace)) >= seconds(until),
+                "{grace}"
+            );
+        }
+        assert_eq!(waits_until(seconds(100), seconds(20)), seconds(130));
     }
 }
