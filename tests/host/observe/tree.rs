@@ -230,6 +230,7 @@ fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
     let tree = KubeTree::new("misplaced", Driver::Systemd)?;
     let pod = tree.pod(UID)?;
     let mut agent = Agent::observing("observe-misplaced", &tree)?;
+    agent.metrics = free_address()?;
     agent.start()?;
     agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
     let in_slice = format!("/{}", tree.root);
@@ -250,6 +251,13 @@ fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
             )?;
             agent.stats()?;
             thread::sleep(GRACE * 2);
+            // It is a container, and none of the node's own cgroups.
+            let page = text(&agent.metrics, "/metrics/cadvisor")?;
+            let id = format!("id=\"{}\"", container.path);
+            let rows = page
+                .lines()
+                .filter(|it| it.starts_with("container_memory_usage_bytes{") && it.contains(&id));
+            ensure!(rows.count() <= 1, "{}: {page}", container.path);
             wait_kills(&agent, n_kills)
         });
         // No tree has the first.

@@ -313,12 +313,16 @@ impl StatsReader {
     fn look_for_slices(&mut self) {
         let tree = self.cx.trees.of("memory");
         let names = tree.and_then(|it| it.dir.list_dirs().ok());
-        let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
         let mut before = std::mem::take(&mut self.slices);
         let of_pods = self.kubepods.as_ref();
         let of_pods = of_pods.and_then(|it| it.components().next());
-        let names = names.filter(|it| Some(it.as_str()) != of_pods);
-        for path in names.filter_map(|it| CgroupPath::root().join(&it).ok()) {
+        let names = names.unwrap_or_default().into_iter();
+        // A container that its runtime has put here (`model::kube_cgroup`), or left.
+        let names = names.filter(|it| Some(it.as_str()) != of_pods && !it.contains(':'));
+        for path in names
+            .take(MAX_SLICES)
+            .filter_map(|it| CgroupPath::root().join(&it).ok())
+        {
             let reader = before.remove(&path);
             let reader = reader.unwrap_or_else(|| CgroupReader::at(path.clone()));
             self.slices.insert(path, reader);
