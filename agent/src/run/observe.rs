@@ -62,6 +62,7 @@ use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::mounts::open_trees;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::oom_counters::Signals;
+use crate::sources::stats::{CLOCK_SET, booted_at};
 use crate::sources::wakers::Bell;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
@@ -132,6 +133,8 @@ struct Loop {
     reports: Option<Reports>,
     n_passes: u64,
     last_pass: Duration,
+    /// When the node was booted, since the epoch, by the clock as the pods that are known have it.
+    booted_at: Duration,
     /// Boottime of each.
     walked_at: Duration,
     /// Programs tell of cgroups that are made; taken to be so until it is known.
@@ -372,6 +375,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         reports: None,
         n_passes: 0,
         last_pass: Duration::ZERO,
+        booted_at: booted_at().unwrap_or_default(),
         walked_at: now,
         hears_of_cgroups: true,
         gather_due: now,
@@ -614,7 +618,15 @@ impl Loop {
         }
         known::name_kills(&self.tree);
         let readings = &self.tree.readings;
-        let pods = known::pods(&self.tree, &readings.pods(), anew);
+        let (before, booted_at) = (readings.pods(), booted_at().unwrap_or_default());
+        let pods = match booted_at.abs_diff(self.booted_at) > CLOCK_SET {
+            true => {
+                let before = known::shifted(&before, self.booted_at, booted_at);
+                self.booted_at = booted_at;
+                known::pods(&self.tree, &before, anew)
+            }
+            false => known::pods(&self.tree, &before, anew),
+        };
         let is_other = readings.set_pods(pods);
         if is_other || anew {
             self.placement.look_again();

@@ -14,5 +14,5 @@ mod settings;
 mod sweep;
 
 pub use self::cgroup::Faults;
-pub use self::machine::machine;
+pub use self::machine::{CLOCK_SET, booted_at, machine};
 pub use self::sweep::{Progress, StatsReader, Sweep, Wanted, read_once};

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::tree::KubeTree;
 use crate::decide::naming::Known;
@@ -43,6 +44,20 @@ pub(super) fn name_kills(tree: &KubeTree) {
         let name = index.names.container(&PodUid(uid.to_owned()), id);
         name.map(ToString::to_string)
     });
+}
+
+/// The same pods by a clock that was set: the boot was at `from` and is at `to`.
+pub(super) fn shifted(pods: &[Arc<KnownPod>], from: Duration, to: Duration) -> Vec<Arc<KnownPod>> {
+    let shift = |at: WallTime| WallTime::from_epoch((at.since_epoch() + to).saturating_sub(from));
+    let all = pods.iter().map(|pod| {
+        let mut pod = KnownPod::clone(pod);
+        pod.started_at = shift(pod.started_at);
+        for container in &mut pod.containers {
+            container.started_at = container.started_at.map(shift);
+        }
+        Arc::new(pod)
+    });
+    all.collect()
 }
 
 /// The pods that there are, in the order of their names. `before`: those of the last time, whose processes stand
@@ -219,6 +234,7 @@ fn one_process(dir: &Dir) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::QosClass;
 
     fn container(name: &str, id: &str, pid: Option<u32>, restarts: u32) -> KnownContainer {
         KnownContainer {
@@ -230,6 +246,29 @@ mod tests {
             restarts,
             oom_events: 0,
             pid,
+        }
+    }
+
+    #[test]
+    fn starts_move_with_a_clock_that_is_set() {
+        let at = |seconds| WallTime::from_epoch(Duration::from_secs(seconds));
+        let mut app = container("app", "a", Some(7), 0);
+        app.started_at = Some(at(1_020));
+        let pod = Arc::new(KnownPod {
+            pod: unnamed(&PodUid("uid".to_owned())),
+            qos: QosClass::Burstable,
+            cgroup: CgroupPath::root(),
+            started_at: at(1_010),
+            containers: vec![app, container("late", "b", None, 0)],
+        });
+        for (from, to, pod_at, container_at) in
+            [(1_000, 90_000, 90_010, 90_020), (1_000, 500, 510, 520)]
+        {
+            let [from, to] = [from, to].map(Duration::from_secs);
+            let moved = shifted(std::slice::from_ref(&pod), from, to);
+            assert_eq!(moved[0].started_at, at(pod_at));
+            let starts: Vec<_> = moved[0].containers.iter().map(|it| it.started_at).collect();
+            assert_eq!(starts, [Some(at(container_at)), None]);
         }
     }
 

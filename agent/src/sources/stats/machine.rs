@@ -12,7 +12,7 @@ use crate::sources::sysfs;
 use crate::sys::{Root, clock};
 
 /// The clock of the node was set if the time of the boot moves by more: two clocks drift apart by less in months.
-const CLOCK_SET: Duration = Duration::from_secs(60);
+pub const CLOCK_SET: Duration = Duration::from_secs(60);
 
 /// What tells that the machine is another one than it was: three small files.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,8 @@ pub(super) fn is_clock_set(machine: &Machine) -> bool {
     offset.is_some_and(|it| it > CLOCK_SET)
 }
 
-fn booted_at() -> Option<Duration> {
+/// Since the epoch, by the clock as it goes now; `None`: the clock has an earlier year than the epoch.
+pub fn booted_at() -> Option<Duration> {
     clock::wall().checked_sub(clock::boottime())
 }
 
