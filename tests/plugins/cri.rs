@@ -307,14 +307,16 @@ fn names_come_by_events_while_lists_are_not_answered() {
 
 /// kubelet takes no more than 16 MiB either.
 #[test]
-fn a_list_that_is_too_large_keeps_no_event_away() {
+fn a_list_that_is_too_large_keeps_no_name_away() {
     let directory = Scratch::new("cri-large").unwrap();
     let fake = runtime(&directory, Manner::Events);
     for n in 0..18 {
         let name = format!("{n}-{}", "x".repeat(1 << 20));
         fake.add_sandbox(&pod(&name, 100 + n));
     }
-    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    let there = pod("there", 200);
+    fake.add_sandbox(&there);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
     heard.wait("it is said", |it| it.status.fault.is_some());
     let n_lists = fake.n_lists_begun();
     let shop = pod("shop", 1);
@@ -326,6 +328,14 @@ fn a_list_that_is_too_large_keeps_no_event_away() {
     assert_eq!(fake.n_subscribers(), 1, "the same one");
     let more = fake.n_lists_begun() - n_lists;
     assert!(more <= 2, "{more} lists");
+    // More than are asked for one by one where lists are answered.
+    for n in 300..330 {
+        fake.add_container(&there, "app", 0, &container_id(n));
+        cri.asker().ask(&container_id(n));
+    }
+    heard.wait("all are asked for", |it| {
+        (300..330).all(|n| it.known.contains_key(&container_id(n)))
+    });
 }
 
 #[test]

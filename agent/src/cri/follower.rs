@@ -108,9 +108,14 @@ struct Lists {
 }
 
 impl Lists {
+    /// The last one was not answered.
+    fn are_late(&self) -> bool {
+        self.pause != FIRST_LIST_PAUSE
+    }
+
     /// One is wanted soon, unless they are not answered.
     fn hurry(&mut self) {
-        if self.pause == FIRST_LIST_PAUSE {
+        if !self.are_late() {
             self.due = self.due.min(self.asked_at + LIST_GAP);
         }
     }
@@ -283,7 +288,7 @@ impl Follower {
                 };
                 self.set_status(status.clone());
             }
-            match self.ask(&found.channel).await {
+            match self.ask(&found.channel, lists.are_late()).await {
                 Ok(true) => {}
                 Ok(false) => lists.hurry(),
                 Err(left) => return left,
@@ -363,7 +368,7 @@ impl Follower {
 
     /// Asks for the ids that are due, for [`ROUND`] and one answer at most. `Ok(false)`: they are so many, or the runtime
     /// so slow, that a list is wanted.
-    async fn ask(&mut self, channel: &Channel) -> Result<bool, Left> {
+    async fn ask(&mut self, channel: &Channel, lists_fail: bool) -> Result<bool, Left> {
         let now = clock::boottime();
         let asked = std::mem::take(&mut *self.shared.asked());
         for id in asked {
@@ -378,15 +383,17 @@ impl Follower {
         let due = self.asked.iter().filter(|(_, it)| it.due <= now);
         let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
         let are_few = due.len() <= ASKED_TOGETHER;
+        // Of many a list tells, if it is answered.
+        let are_asked = are_few || lists_fail;
         let mut is_late = false;
-        for id in due {
+        for (i, id) in due.into_iter().enumerate() {
             is_late |= clock::boottime().saturating_sub(now) >= ROUND;
-            if are_few && is_late {
+            if are_asked && (is_late || i >= ASKED_TOGETHER) {
                 // Not asked for: its turn comes.
                 self.put_off(&id);
                 continue;
             }
-            if are_few {
+            if are_asked {
                 match self.find(channel, &id).await {
                     Ok(found) => self.learn(found),
                     Err(Unanswered::Late(_)) => is_late = true,
