@@ -39,6 +39,31 @@ fn notes(agent: &Agent, pod: &PodEntry) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
+/// What the agent cannot do for a start is no end of the container: a pod that never restarts begins when it can.
+#[cfg_attr(feature = "privileged", test)]
+fn a_start_that_the_agent_cannot_make_is_none() -> Result<()> {
+    let mut agent = Agent::new("unmade")?.with_quick_passes();
+    agent.start()?;
+    let uid = "unmade-1";
+    // A file where the logs of the pod are to be.
+    let in_the_way = agent.state().join(format!("logs/default_pod_{uid}"));
+    fs::create_dir_all(agent.state().join("logs"))?;
+    fs::write(&in_the_way, "")?;
+    agent.put(
+        &Manifest::new("pod")
+            .with_uid(uid)
+            .container(Container::idle("app")),
+    )?;
+    agent.wait_events("the start is held", "container", |it| {
+        it.iter().any(|it| it.event.reason == "StartHeld")
+    })?;
+    agent.wait_full_passes(2)?;
+    fs::remove_file(&in_the_way)?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pod.containers[0].restarts, 0);
+    Ok(())
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn init_containers_run_in_order_and_hand_over_files() -> Result<()> {
     let agent = agent("init")?;

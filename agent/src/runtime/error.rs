@@ -105,19 +105,22 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// The agent lacked something that may be there later; the pod has no part in it.
+    /// The agent lacked something, or could not do its part, which may be otherwise later; the pod has no part in it.
     pub fn is_lack(&self) -> bool {
         match self {
-            Self::Descriptors { .. } => true,
+            Self::Descriptors { .. }
+            | Self::Stdin(_)
+            | Self::Log(_)
+            | Self::Cgroup(_)
+            | Self::Listen(_)
+            | Self::Stuck { .. }
+            | Self::Inspect(_)
+            | Self::Record(_) => true,
             // Nothing of it counts for the pod yet but where it is born in its cgroup, whose limit of
             // processes others of the pod may leave room below.
             Self::Clone(source) => {
                 steady::is_lack(self)
                     || matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
-            }
-            Self::Log(_) | Self::Record(_) => steady::is_lack(self) || steady::lacks_room(self),
-            Self::Stdin(_) | Self::Cgroup(_) | Self::Listen(_) | Self::Inspect(_) => {
-                steady::is_lack(self)
             }
             _ => false,
         }
