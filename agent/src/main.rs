@@ -106,6 +106,7 @@ fn abort_on_panic() {
 fn run_agent(args: &RunArgs) -> ExitCode {
     abort_on_panic();
     syscall::limit_heap();
+    syscall::set_common_umask();
     let draft = match load(&args.config) {
         Ok(draft) => draft,
         Err(error) => {

@@ -206,10 +206,12 @@ fn address_by_iproute() -> Result<String> {
     Ok(String::new())
 }
 
-/// A program that only a group may read starts, and a volume of the host is made, or waited for, as its type says.
+/// A program that only a group may read starts, and a volume of the host is made, or waited for, as its type says;
+/// whatever umask the agent is started with.
 #[cfg_attr(feature = "privileged", test)]
 fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
     let mut agent = Agent::new("host-path")?;
+    agent.start_by(&[], "umask 077; exec \"$@\"");
     agent.start()?;
     let host = Scratch::new("host-path")?;
     let path = |name: &str| host.path(name).display().to_string();

@@ -47,6 +47,12 @@ pub fn limit_heap() {
     }
 }
 
+/// What is made from now on others may read and enter, unless its mode says otherwise: users of containers go through
+/// the directories of their pods.
+pub fn set_common_umask() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+}
+
 /// Gives freed memory back to the kernel, also what lies below memory in use. For after a peak;
 /// takes a few milliseconds. Does nothing with another C library than glibc.
 pub fn release_free_memory() {
