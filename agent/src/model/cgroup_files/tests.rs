@@ -201,3 +201,24 @@ fn hostile_texts_never_panic() {
     }
     assert_eq!(MemoryStat::parse_v2(&long).unwrap().anon, Some(Bytes(1)));
 }
+
+#[test]
+fn what_the_root_uses_and_what_the_kernel_drops_come_from_the_same_figures() {
+    let gib = |n: u64| n << 30;
+    let text = format!(
+        "anon {}\nfile {}\ninactive_file {}\nactive_file {}\nfile_mapped {}\nfile_dirty {}\nfile_writeback {}\n",
+        gib(6),
+        gib(5),
+        gib(3),
+        gib(2),
+        gib(1),
+        gib(1),
+        gib(1)
+    );
+    let stat = MemoryStat::parse_v2(&text).unwrap();
+    assert_eq!(stat.in_use(), Some(gib(11)));
+    assert_eq!(stat.working_set(Bytes(gib(11))), Some(Bytes(gib(8))));
+    assert_eq!(stat.clean(), gib(2) / 8 * 7);
+    assert_eq!(MemoryStat::default().in_use(), None);
+    assert_eq!(MemoryStat::default().clean(), 0);
+}

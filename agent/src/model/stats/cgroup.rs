@@ -140,7 +140,8 @@ impl CgroupStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryFigures {
-    /// v1 `memory.usage_in_bytes`, v2 `memory.current`; the root of v2 `MemTotal - MemFree`.
+    /// v1 `memory.usage_in_bytes`, v2 `memory.current`; the root of v2, which has no such file,
+    /// [`MemoryStat::in_use`].
     pub usage: Option<u64>,
     pub stat: MemoryStat,
     /// v2 `memory.swap.current`, v1 `total_swap`; the root `SwapTotal - SwapFree`.

@@ -76,9 +76,8 @@ impl NodeFigures {
         if let Some(meminfo) = meminfo {
             let less = |all: Option<u64>, free: Option<u64>| all?.checked_sub(free?);
             let memory = &mut stats.memory;
-            if memory.usage.is_none() {
-                memory.usage = less(Some(meminfo.total), meminfo.free);
-            }
+            let all = less(Some(meminfo.total), meminfo.free);
+            memory.usage = memory.usage.or(memory.stat.in_use()).or(all);
             memory.swap = less(meminfo.swap_total, meminfo.swap_free);
         }
         let mut stalls = self.stalls.iter().map(|file| {
