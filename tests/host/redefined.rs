@@ -3,11 +3,12 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::agent::Agent;
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
+use super::crash::after;
 use super::look::{container_path, is_running, pid_of, pod_path};
 
 /// Two containers: `sleep 36NN` with a limit, and one that stays as it is.
@@ -133,5 +134,43 @@ fn a_definition_without_room_waits_while_the_pod_goes_on() -> Result<()> {
     agent.wait_pod("static", "takes what fits", |it| {
         it.message.is_none() && pid_of(it, "app").is_some() && pid_of(it, "app") != pid
     })?;
+    Ok(())
+}
+
+/// On cgroup v1 the kernel refuses a limit below what is in use; on v2 it is lowered as far as that.
+#[cfg_attr(feature = "privileged", test)]
+fn a_limit_that_is_refused_keeps_no_neighbour_from_starting() -> Result<()> {
+    let mut agent = Agent::new("refused-limit")?.with_quick_passes();
+    agent.start()?;
+    let [go, first] = ["go", "first"].map(|it| agent.dir.join(it));
+    let first = first.display();
+    let crash = after(&go, "exit 1");
+    let script = format!("[ -e {first} ] && exec sleep 3600; touch {first}; {crash}");
+    let pod = |mib: u64| -> Result<Manifest> {
+        let held = (48 << 20).to_string();
+        let app = Container::new("app", &[&hog()?, "hold", &held]).limited_to(mib);
+        let other = Container::sh("other", &script).limited_to(16);
+        let pod = Manifest::new("pod").with_uid("0b1c2d3e-refused");
+        let pod = pod.with("restartPolicy", json!("Always"));
+        Ok(pod.container(app).container(other))
+    };
+    agent.put(&pod(96)?)?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    let path = container_path(&before, "app")?;
+    agent.wait_for("it holds its memory", || {
+        Ok(cgroup::memory_usage(&path)? >= 48 << 20)
+    })?;
+    agent.put(&pod(20)?)?;
+    agent.wait_for("the new definition is taken", || {
+        Ok(!redefinitions(&agent)?.is_empty())
+    })?;
+    agent.wait_full_passes(2)?;
+    fs::write(&go, "")?;
+    let after = agent.wait_pod("pod", "has its second container again", |it| {
+        let mut containers = it.containers.iter();
+        is_running(it) && containers.any(|it| it.name == "other" && it.restarts == 1)
+    })?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    assert_eq!(after.oom_kills, 0);
     Ok(())
 }

@@ -87,7 +87,7 @@ pub fn plan_cgroups(
             }
             let mut to = to.clone();
             if file.name == "memory.max" && seen.existence != Existence::Absent {
-                match soften(&to, from, seen.memory_usage) {
+                match soften(&to, from, seen) {
                     Soften::Write => {}
                     Soften::Meanwhile(value) => {
                         let meanwhile = Some(value.clone()).filter(|value| from != Some(value));
@@ -150,7 +150,7 @@ enum Soften {
     Wait,
 }
 
-fn soften(to: &FileValue, from: Option<&FileValue>, usage: Option<u64>) -> Soften {
+fn soften(to: &FileValue, from: Option<&FileValue>, seen: &ObservedCgroup) -> Soften {
     let FileValue::Limit(Limit::At(to)) = to else {
         return Soften::Write;
     };
@@ -161,9 +161,9 @@ fn soften(to: &FileValue, from: Option<&FileValue>, usage: Option<u64>) -> Softe
     if current <= Limit::At(*to) {
         return Soften::Write;
     }
-    match usage {
+    match seen.memory_usage {
         None => Soften::Wait,
-        Some(usage) if usage <= *to => Soften::Write,
+        Some(usage) if usage.saturating_sub(seen.memory_clean) <= *to => Soften::Write,
         // A limit never rises here: usage above the current limit is a reading in the past.
         Some(usage) => Soften::Meanwhile(FileValue::Limit(Limit::At(usage).min(current))),
     }

@@ -215,6 +215,9 @@ pub struct ObservedCgroup {
     pub effective: BTreeMap<InterfaceFile, CpuSet>,
     /// Bytes; only where a memory limit is about to be compared.
     pub memory_usage: Option<u64>,
+    /// Of that, what the kernel gives back at once: [`MemoryStat::clean`](super::cgroup_files::MemoryStat::clean). Looked
+    /// at where a limit is to be below the usage.
+    pub memory_clean: u64,
 }
 
 impl ObservedCgroup {
@@ -224,6 +227,7 @@ impl ObservedCgroup {
             values: BTreeMap::new(),
             effective: BTreeMap::new(),
             memory_usage: None,
+            memory_clean: 0,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::device_programs::DevicePrograms;
 use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
 };
-use crate::model::cgroup_files::parse_dying_descendants;
+use crate::model::cgroup_files::{MemoryStat, parse_dying_descendants};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::{DeviceAccess, DeviceRules};
@@ -177,6 +177,14 @@ impl CgroupReader {
             }
         }
         Ok(observed)
+    }
+
+    /// See [`MemoryStat::clean`]. 0 where it is not known, and on v1, where the kernel refuses what it cannot do.
+    pub fn clean_memory(&self, path: &CgroupPath) -> u64 {
+        let stat = self.dir(path, Controller::Memory.name()).ok();
+        let stat = stat.and_then(|it| it.read_text("memory.stat").ok());
+        let stat = stat.and_then(|it| MemoryStat::parse_v2(&it).ok());
+        stat.map_or(0, |it| it.clean())
     }
 
     /// This agent has loaded a device program: the reader knows it without a look at it.

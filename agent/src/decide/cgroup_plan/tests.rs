@@ -43,7 +43,7 @@ fn limits(memory: u64, quota: u64) -> CgroupResources {
 }
 
 /// A node that does as it is told.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Node {
     cgroups: BTreeMap<CgroupPath, ObservedCgroup>,
 }
@@ -162,12 +162,26 @@ fn a_memory_limit_follows_the_usage_down() {
     let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
     assert_eq!((plan.steps.len(), plan.deferred.len()), (0, 1));
 
+    // What the kernel drops by itself holds nothing up.
+    let mut cached = node.clone();
+    let clean = 51 << 20;
+    cached
+        .cgroups
+        .get_mut(&at("kubepods"))
+        .unwrap()
+        .memory_clean = clean;
+    let now = ["kubepods memory.max=10485760"];
+    assert_eq!(cached.writes(&wanted(10 << 20)), now);
+    cached
+        .cgroups
+        .get_mut(&at("kubepods"))
+        .unwrap()
+        .memory_clean = clean - (2 << 20);
+    assert_eq!(cached.writes(&wanted(10 << 20)), [""; 0]);
+
     node.use_memory("kubepods", 5 << 20);
     let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
-    assert_eq!(
-        node.writes(&wanted(10 << 20)),
-        ["kubepods memory.max=10485760"]
-    );
+    assert_eq!(node.writes(&wanted(10 << 20)), now);
     assert!(plan.deferred.is_empty());
     node.apply(&plan.steps);
     assert_eq!(

@@ -22,7 +22,7 @@ use crate::decide::lifecycle::{PodView, decide_pod, spec_hash};
 use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::attribution::{Level, Owner};
-use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
+use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, FileValue, ObservedCgroup};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
 use crate::model::pod::{Pod, PodUid, QosClass};
@@ -37,6 +37,7 @@ use crate::sources::manifests::Witness;
 use crate::sources::{oom_counters, stats};
 use crate::sys::patience::Errand;
 use crate::sys::{Root, clock};
+use crate::units::Limit;
 
 /// How long a start waits for what the agent lacks before it is tried again. Arbitrary: a hundred that
 /// wait cost a few milliseconds.
@@ -48,6 +49,18 @@ const HOST_PATH_TIME: Duration = Duration::from_millis(50);
 
 /// Why a start waits for them.
 const HOST_PATH_LATE: &str = "the file system of a hostPath volume has not answered yet";
+
+/// Whether a cgroup is to have a limit of memory below what it uses.
+fn is_below_usage(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
+    let limit = wanted
+        .files
+        .iter()
+        .find(|(file, _)| file.name == "memory.max");
+    match (limit, seen.memory_usage) {
+        (Some((_, FileValue::Limit(Limit::At(limit)))), Some(usage)) => *limit < usage,
+        _ => false,
+    }
+}
 
 /// Why a start waits for what the agent lacks.
 pub(super) fn lacking(what: &str) -> String {
@@ -240,7 +253,10 @@ impl Loop {
         let mut faults: BTreeMap<CgroupPath, CgroupFault> = BTreeMap::new();
         wanted.retain(
             |cgroup| match self.node.reader.observe(&cgroup.path, &cgroup.files) {
-                Ok(seen) => {
+                Ok(mut seen) => {
+                    if is_below_usage(cgroup, &seen) {
+                        seen.memory_clean = self.node.reader.clean_memory(&cgroup.path);
+                    }
                     observed.insert(cgroup.path.clone(), seen);
                     true
                 }
@@ -271,7 +287,7 @@ impl Loop {
             self.count_unresolved(&plan, &wanted, &errors);
         }
         for error in errors {
-            let fault = CgroupFault::of(&error);
+            let fault = CgroupFault::of_write(&error);
             tracing::warn!(error = fault.text, "cgroup");
             faults.insert(error.cgroup().clone(), fault);
         }
@@ -455,10 +471,13 @@ impl Loop {
                     let kind = container_type(&entry.state.pod, container);
                     self.metrics.container_started(kind);
                 }
-                let faults = self.pods.get(uid).map(|it| &it.cgroup_faults);
-                let lack = faults.and_then(|it| it.values().find(|it| it.is_lack));
-                if let Some(lack) = lack.map(|it| it.text.clone()) {
-                    self.hold_start(uid, container, lacking(&lack), now);
+                let entry = self.pods.get(uid);
+                let fault = entry.and_then(|it| it.cgroup_fault_of(container)).cloned();
+                if let Some(fault) = fault {
+                    match fault.is_lack {
+                        true => self.hold_start(uid, container, lacking(&fault.text), now),
+                        false => self.start_failed(uid, container, fault.text, now),
+                    }
                 } else if let Err(why) = self.provide_volumes(uid, container) {
                     self.hold_start(uid, container, why, now);
                 } else if self.ask_before_start(uid, container) {
@@ -483,9 +502,6 @@ impl Loop {
             .pods
             .get(uid)
             .ok_or_else(|| "the pod is gone".to_owned())?;
-        if let Some(fault) = entry.cgroup_faults.values().next() {
-            return Err(fault.text.clone());
-        }
         let (address, unknown) = match start::address(&entry.state.pod, container) {
             Some(Ok(address)) => (Some(address), None),
             Some(Err(why)) => (None, Some(why)),

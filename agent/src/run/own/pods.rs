@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::escapes::Escape;
 use super::plugins::PreStart;
+use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
@@ -125,6 +126,8 @@ pub(super) struct CgroupFault {
     pub text: String,
     /// The agent or the kernel lacked something for it that may be there later.
     pub is_lack: bool,
+    /// It is there, and holds another value than it should.
+    pub is_there: bool,
 }
 
 impl CgroupFault {
@@ -132,6 +135,15 @@ impl CgroupFault {
         Self {
             text: crate::observe::chain(error),
             is_lack: steady::is_lack(error) || steady::is_short(error),
+            is_there: false,
+        }
+    }
+
+    pub(super) fn of_write(error: &ApplyError) -> Self {
+        let is_there = matches!(error, ApplyError::Write { .. } | ApplyError::NotKept { .. });
+        Self {
+            is_there,
+            ..Self::of(error)
         }
     }
 }
@@ -238,6 +250,16 @@ impl PodEntry {
 
     pub(super) fn uid(&self) -> &PodUid {
         &self.state.pod.uid
+    }
+
+    /// What keeps a container from its cgroup: a fault there, none of its neighbours', or of the pod's. What the kernel
+    /// refuses of a pod that runs, as a limit below what it uses, is no looser with one container more.
+    pub(super) fn cgroup_fault_of(&self, container: &str) -> Option<&CgroupFault> {
+        let own = self.instances.get(container).map(|it| &it.cgroup);
+        let own = own.and_then(|it| self.cgroup_faults.get(it));
+        let runs = self.instances.values().any(|it| it.process.is_some());
+        let of_pod = self.cgroup_faults.get(&self.cgroup);
+        own.or_else(|| of_pod.filter(|it| !(it.is_there && runs)))
     }
 
     /// The start of a container that was decided.

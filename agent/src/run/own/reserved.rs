@@ -37,6 +37,7 @@ pub(super) fn leave_out_absent(
             let fault = CgroupFault {
                 text: why,
                 is_lack: false,
+                is_there: false,
             };
             faults.insert(cgroup.path.clone(), fault);
         }
