@@ -618,15 +618,13 @@ impl Loop {
         }
         known::name_kills(&self.tree);
         let readings = &self.tree.readings;
-        let (before, booted_at) = (readings.pods(), booted_at().unwrap_or_default());
-        let pods = match booted_at.abs_diff(self.booted_at) > CLOCK_SET {
-            true => {
-                let before = known::shifted(&before, self.booted_at, booted_at);
-                self.booted_at = booted_at;
-                known::pods(&self.tree, &before, anew)
-            }
-            false => known::pods(&self.tree, &before, anew),
-        };
+        let mut before = readings.pods();
+        let booted_at = booted_at().unwrap_or_default();
+        if booted_at.abs_diff(self.booted_at) > CLOCK_SET {
+            before = Arc::new(known::shifted(&before, self.booted_at, booted_at));
+            self.booted_at = booted_at;
+        }
+        let pods = known::pods(&self.tree, &before, anew);
         let is_other = readings.set_pods(pods);
         if is_other || anew {
             self.placement.look_again();
