@@ -136,22 +136,41 @@ fn an_adopted_containers_end_is_seen() -> Result<()> {
     Ok(())
 }
 
+/// A script that fails once `go` is there, and runs on where it is run again.
+pub(super) fn fails_once(agent: &Agent, go: &Path) -> String {
+    let first = agent.dir.join("first");
+    let (first, crash) = (first.display(), after(go, "exit 1"));
+    format!("[ -e {first} ] && exec sleep 3600; touch {first}; {crash}")
+}
+
+/// Waits until a pod runs and is stored. No new record can be written beside its old one from then on, until what is
+/// returned is gone.
+fn keep_from_storing(agent: &Agent, pod: &str) -> Result<PathBuf> {
+    let pod = agent.wait_pod(pod, "runs", is_running)?;
+    agent.wait_full_passes(1)?;
+    let in_the_way = agent.state().join(format!("pods/{}.json.tmp", pod.uid));
+    fs::create_dir(&in_the_way)?;
+    Ok(in_the_way)
+}
+
+fn let_store(agent: &Agent, in_the_way: &Path) -> Result<()> {
+    fs::remove_dir(in_the_way)?;
+    agent.wait_events("it is stored", "node", |it| {
+        it.iter().any(|it| it.event.reason == "StateStored")
+    })?;
+    Ok(())
+}
+
 /// A restart while the record of the pod cannot be replaced, as on a full disk: the container's own says which one runs.
 #[cfg_attr(feature = "privileged", test)]
 fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
     let mut agent = Agent::new("unstored")?.with_quick_passes();
     agent.start()?;
-    let (go, first) = (agent.dir.join("go"), agent.dir.join("first"));
-    let crash = after(&go, "exit 1");
-    let first = first.display();
-    let script = format!("[ -e {first} ] && exec sleep 3600; touch {first}; {crash}");
+    let go = agent.dir.join("go");
+    let script = fails_once(&agent, &go);
     let pod = Manifest::new("pod").with("restartPolicy", json!("Always"));
     agent.put(&pod.container(Container::sh("app", &script)))?;
-    let pod = agent.wait_pod("pod", "runs", is_running)?;
-    agent.wait_full_passes(1)?;
-    // No new record can be written beside the old one.
-    let in_the_way = agent.state().join(format!("pods/{}.json.tmp", pod.uid));
-    fs::create_dir(&in_the_way)?;
+    let in_the_way = keep_from_storing(&agent, "pod")?;
     fs::write(&go, "")?;
     let before = agent.wait_pod("pod", "runs again", |it| {
         is_running(it) && it.containers[0].restarts == 1
@@ -162,11 +181,7 @@ fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
     let after = agent.wait_pod("pod", "goes on", is_running)?;
     assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
     assert_eq!(after.containers[0].restarts, 1);
-    fs::remove_dir(&in_the_way)?;
-    agent.wait_events("it is stored", "node", |it| {
-        it.iter().any(|it| it.event.reason == "StateStored")
-    })?;
-    Ok(())
+    let_store(&agent, &in_the_way)
 }
 
 /// The same for one that ended well: it does not run a second time.
@@ -178,10 +193,7 @@ fn an_end_that_was_not_stored_with_its_pod_is_known_to_the_next_agent() -> Resul
     let script = format!("echo >> {}; {}", journal.display(), after(&go, "exit 0"));
     let pod = Manifest::new("pod").with("restartPolicy", json!("OnFailure"));
     agent.put(&pod.container(Container::sh("app", &script)))?;
-    let pod = agent.wait_pod("pod", "runs", is_running)?;
-    agent.wait_full_passes(1)?;
-    let in_the_way = agent.state().join(format!("pods/{}.json.tmp", pod.uid));
-    fs::create_dir(&in_the_way)?;
+    let in_the_way = keep_from_storing(&agent, "pod")?;
     fs::write(&go, "")?;
     let ended = |it: &PodEntry| end_of(it, "app") == Some(("Completed".to_owned(), Some(0)));
     agent.wait_pod("pod", "has ended", ended)?;
@@ -189,10 +201,7 @@ fn an_end_that_was_not_stored_with_its_pod_is_known_to_the_next_agent() -> Resul
     agent.start()?;
     agent.wait_full_passes(2)?;
     agent.wait_pod("pod", "has ended", ended)?;
-    fs::remove_dir(&in_the_way)?;
-    agent.wait_events("it is stored", "node", |it| {
-        it.iter().any(|it| it.event.reason == "StateStored")
-    })?;
+    let_store(&agent, &in_the_way)?;
     assert_eq!(fs::read_to_string(&journal)?.lines().count(), 1);
     agent.wait_for("its record goes", || {
         Ok(fs::read_dir(agent.state().join("containers"))?.count() == 0)

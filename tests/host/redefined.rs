@@ -8,7 +8,7 @@ use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
-use super::crash::after;
+use super::crash::fails_once;
 use super::look::{container_path, is_running, pid_of, pod_path};
 
 /// Two containers: `sleep 36NN` with a limit, and one that stays as it is.
@@ -142,10 +142,8 @@ fn a_definition_without_room_waits_while_the_pod_goes_on() -> Result<()> {
 fn a_limit_that_is_refused_keeps_no_neighbour_from_starting() -> Result<()> {
     let mut agent = Agent::new("refused-limit")?.with_quick_passes();
     agent.start()?;
-    let [go, first] = ["go", "first"].map(|it| agent.dir.join(it));
-    let first = first.display();
-    let crash = after(&go, "exit 1");
-    let script = format!("[ -e {first} ] && exec sleep 3600; touch {first}; {crash}");
+    let go = agent.dir.join("go");
+    let script = fails_once(&agent, &go);
     let pod = |mib: u64| -> Result<Manifest> {
         let held = (48 << 20).to_string();
         let app = Container::new("app", &[&hog()?, "hold", &held]).limited_to(mib);

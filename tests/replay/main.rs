@@ -21,13 +21,40 @@ mod topology;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Below `tests/data`.
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("data")
         .join(path)
+}
+
+/// The files in a directory below `tests/data` with this extension, by name; at least one.
+fn files(directory: &str, extension: &str) -> Result<Vec<PathBuf>> {
+    let directory = data(directory);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(&directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == extension) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    ensure!(
+        !paths.is_empty(),
+        "no {extension} in {}",
+        directory.display()
+    );
+    Ok(paths)
+}
+
+/// Checks all of them, and tells of each that does not hold.
+fn check_each(paths: &[PathBuf], check: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let faults = paths.iter().filter_map(|it| check(it).err());
+    let faults: Vec<String> = faults.map(|it| format!("{it:#}")).collect();
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
 }
 
 /// Compares with a golden file, or writes it when that is asked for.

@@ -10,28 +10,13 @@ use ballast::units::Bytes;
 use ballast_tests::fake_node::FakeNode;
 use serde_json::json;
 
-use super::{check_golden, data};
+use super::{check_each, check_golden, data, files};
 
 const CONFIG: &str = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
 
 #[test]
 fn captured_nodes_give_the_golden_facts() -> Result<()> {
-    let directory = data("node");
-    let mut trees: Vec<_> = std::fs::read_dir(&directory)?
-        .collect::<Result<Vec<_>, _>>()?
-        .into_iter()
-        .map(|it| it.path())
-        .filter(|it| it.extension().is_some_and(|it| it == "tree"))
-        .collect();
-    trees.sort();
-    ensure!(!trees.is_empty(), "no tree in {}", directory.display());
-    let faults: Vec<String> = trees
-        .iter()
-        .filter_map(|it| check(it).err())
-        .map(|it| format!("{it:#}"))
-        .collect();
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    check_each(&files("node", "tree")?, check)
 }
 
 /// The readers take what they can get, whatever a file says or if it is there at all.

@@ -2,7 +2,7 @@
 //! to `NAME.txt`.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use ballast::config::Compat;
@@ -12,35 +12,17 @@ use ballast::model::pod::Pod;
 use ballast::sources::manifests::{ManifestDirectory, ManifestFault};
 use ballast_tests::scratch::Scratch;
 
-use super::{check_golden, data};
+use super::{check_each, check_golden, files};
 
 #[test]
 fn static_pods_of_real_nodes_are_taken_as_the_golden_texts_have_it() -> Result<()> {
-    let manifests = manifests()?;
+    let manifests = files("static-pods", "yaml")?;
     ensure!(manifests.len() == 10, "{} manifests", manifests.len());
-    let faults: Vec<String> = manifests
-        .iter()
-        .filter_map(|it| check(it).err())
-        .map(|it| format!("{it:#}"))
-        .collect();
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    check_each(&manifests, check)
 }
 
 fn check(manifest: &Path) -> Result<()> {
     check_golden(&manifest.with_extension("txt"), &read(manifest)?)
-}
-
-fn manifests() -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(data("static-pods"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "yaml") {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
 }
 
 /// In a directory of its own, since pods of several distributions have one name.

@@ -8,7 +8,7 @@ use ballast::config::Config;
 use ballast::decide::eviction::counterfactual::Outcome;
 use ballast::run::{Replayed, StoryReplay, replay};
 
-use super::{check_golden, data};
+use super::{check_golden, data, files};
 
 /// What a story may take in the repository, bytes.
 const MAX_BYTES: u64 = 200 << 10;
@@ -80,15 +80,7 @@ fn a_policy_with_stages_says_that_they_are_not_played() -> Result<()> {
 }
 
 fn stories() -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(data("stories"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "story") {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
+    files("stories", "story")
 }
 
 fn tell(path: &Path, other: Option<&Config>) -> Result<Box<StoryReplay>> {
