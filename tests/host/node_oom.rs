@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::event::OomConstraint;
-use ballast::model::record::OomScope;
+use ballast::model::record::{EventRecord, OomScope};
 use ballast::model::status::ProgramState;
 use ballast::sources::bpf::{self, LoadOptions, Streams};
-use ballast_tests::agent::Agent;
-use ballast_tests::cgroup::kernel_kills;
+use ballast_tests::agent::{Agent, hog};
+use ballast_tests::cgroup::{self, kernel_kills};
+use ballast_tests::kube::{Driver, KubeTree, Naming, container_id};
 use ballast_tests::scrape;
 
 use super::look::{end_of, is_running, oom_detail, whose};
@@ -21,6 +22,10 @@ use super::{only_in_a_vm, say, scaled};
 /// So many programs, of the two of a set, the kernel takes on one function (`BPF_MAX_TRAMP_LINKS` in
 /// include/linux/bpf.h, 38 from 5.10 to 7), and some more.
 const MOST: usize = 25;
+
+/// A pod that holds what it has, and one that takes what is left.
+const STEADY_UID: &str = "5d3c7a90-1f2e-4b6d-8a79-3c4d5e6f7081";
+const LEAK_UID: &str = "0a1b2c3d-4e5f-4061-8273-8495a6b7c8d9";
 
 /// Other programs on the function that knows why the kernel kills, until it takes no more of them.
 struct Crowd(#[expect(dead_code, reason = "they run until it is dropped")] Vec<Streams>);
@@ -43,6 +48,109 @@ impl Crowd {
     }
 }
 
+/// A node just before its memory runs out.
+struct Scene {
+    kernel_kills: u64,
+    /// Seconds since the epoch.
+    began: f64,
+}
+
+impl Scene {
+    fn begin() -> Result<Self> {
+        Ok(Self {
+            kernel_kills: kernel_kills()?,
+            began: since_epoch()?,
+        })
+    }
+
+    /// Kills since then, as the kernel counts them.
+    fn kills(&self) -> Result<u64> {
+        Ok(kernel_kills()? - self.kernel_kills)
+    }
+
+    /// Every kill since then is told as one of the node's, everywhere, by `method`, and of the right container.
+    fn is_told(
+        &self,
+        agent: &Agent,
+        method: &str,
+        is_right: fn(&EventRecord) -> bool,
+    ) -> Result<()> {
+        agent.wait_for("every kill is told", || {
+            Ok(agent.events("oom")?.len() as u64 == self.kills()?)
+        })?;
+        // Once at the end of it, and once when everything has had its time.
+        for wait in [0, 5] {
+            thread::sleep(Duration::from_secs(wait));
+            let n_kernel = self.kills()?;
+            let told = agent.events("oom")?;
+            assert_eq!(told.len() as u64, n_kernel, "{told:#?}");
+            for record in &told {
+                let detail = oom_detail(record)?;
+                assert_eq!(detail.scope, OomScope::Node, "{record:#?}");
+                assert_eq!(detail.constraint, Some(OomConstraint::Global));
+                assert_eq!(detail.limit, None, "{record:#?}");
+                assert!(is_right(record), "{record:#?}");
+            }
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            let by_scope = |scope| page.sum("ballast_oom_scope_kills_total", &[("scope", scope)]);
+            assert_eq!(by_scope("node"), n_kernel as f64);
+            assert_eq!(
+                page.sum("ballast_oom_scope_kills_total", &[]),
+                n_kernel as f64
+            );
+            let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
+            assert_eq!(by_method, n_kernel as f64);
+            assert_eq!(page.sum("ballast_oom_missed_kills_total", &[]), 0.0);
+            // What `BallastNodeOom` asks: a kill of the last quarter of an hour.
+            let last = "ballast_oom_last_node_kill_timestamp_seconds";
+            let last = page
+                .value(last, &[("scope", "node")])
+                .context("the time of the last kill by the node")?;
+            let now = since_epoch()?;
+            ensure!(self.began <= last && now - last < 900.0, "{last} at {now}");
+        }
+        let records = agent.oom_records()?;
+        let n_recorded: u64 = records.iter().map(|it| it.n_kills).sum();
+        assert_eq!(n_recorded, self.kills()?, "{records:#?}");
+        // The kills of one second are one record.
+        let mut begun: Vec<u64> = records.iter().map(|it| it.event.boottime_ns).collect();
+        begun.sort_unstable();
+        let are_apart = |it: &[u64]| it[1] - it[0] >= 1_000_000_000;
+        assert!(begun.windows(2).all(are_apart), "{records:#?}");
+        for record in &records {
+            let after = Duration::from_micros(record.recorded_after_us);
+            say(format!(
+                "record {} after {after:?}, without {:?}",
+                record.id, record.cut
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Seconds.
+fn since_epoch() -> Result<f64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64())
+}
+
+/// Whether the kernel's own reason can be read is as the test wants it.
+fn check_method(agent: &Agent, method: &str) -> Result<()> {
+    let status = agent.wait("the programs are loaded", |it| {
+        !it.node.ebpf.programs.is_empty()
+    })?;
+    let programs = &status.node.ebpf.programs;
+    let reason = programs.iter().find(|it| it.name == "oom_reason");
+    let is_attached = reason.is_some_and(|it| it.state == ProgramState::Attached);
+    ensure!(is_attached == (method == "exact"), "{programs:#?}");
+    Ok(())
+}
+
+/// What the hog does that takes the node's memory.
+fn leak() -> Result<String> {
+    let rate = u64::from(scaled(400, 40)?) * 1_000_000;
+    Ok(format!("leak {rate}"))
+}
+
 /// A pod takes what is left of the node, at a threshold that kubelet's formula does not reach.
 fn run_out(test: &str, method: &str) -> Result<()> {
     let huge = HugePages::leave(500)?;
@@ -53,73 +161,16 @@ fn run_out(test: &str, method: &str) -> Result<()> {
     agent.metrics = scrape::free_address()?;
     let gate = agent.dir.join("gate");
     agent.start()?;
-    let status = agent.wait("the programs are loaded", |it| {
-        !it.node.ebpf.programs.is_empty()
-    })?;
-    let programs = &status.node.ebpf.programs;
-    let reason = programs.iter().find(|it| it.name == "oom_reason");
-    let is_attached = reason.is_some_and(|it| it.state == ProgramState::Attached);
-    ensure!(is_attached == (method == "exact"), "{programs:#?}");
-    let rate = u64::from(scaled(400, 40)?) * 1_000_000;
-    put_pods(&agent, &gate, &format!("leak {rate}"))?;
-    let before = kernel_kills()?;
-    let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    check_method(&agent, method)?;
+    put_pods(&agent, &gate, &leak()?)?;
+    let scene = Scene::begin()?;
     fs::write(&gate, "")?;
     let pod = agent.wait_pod("leak", "is killed", |it| end_of(it, "app").is_some())?;
     assert_eq!(
         end_of(&pod, "app"),
         Some(("OOMKilled".to_owned(), Some(137)))
     );
-    let n_told = || anyhow::Ok(agent.events("oom")?.len() as u64);
-    agent.wait_for("every kill is told", || {
-        Ok(n_told()? == kernel_kills()? - before)
-    })?;
-    // Once at the end of it, and once when everything has had its time.
-    for wait in [0, 5] {
-        thread::sleep(Duration::from_secs(wait));
-        let n_kernel = kernel_kills()? - before;
-        let told = agent.events("oom")?;
-        assert_eq!(told.len() as u64, n_kernel, "{told:#?}");
-        for record in &told {
-            let detail = oom_detail(record)?;
-            assert_eq!(detail.scope, OomScope::Node, "{record:#?}");
-            assert_eq!(detail.constraint, Some(OomConstraint::Global));
-            assert_eq!(detail.limit, None, "{record:#?}");
-            assert_eq!(whose(record), ("leak", "app"));
-        }
-        let page = scrape::page(&agent.metrics, "/metrics")?;
-        let by_scope = |scope| page.sum("ballast_oom_scope_kills_total", &[("scope", scope)]);
-        assert_eq!(by_scope("node"), n_kernel as f64);
-        assert_eq!(
-            page.sum("ballast_oom_scope_kills_total", &[]),
-            n_kernel as f64
-        );
-        let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
-        assert_eq!(by_method, n_kernel as f64);
-        assert_eq!(page.sum("ballast_oom_missed_kills_total", &[]), 0.0);
-        // What `BallastNodeOom` asks: a kill of the last quarter of an hour.
-        let last = "ballast_oom_last_node_kill_timestamp_seconds";
-        let last = page
-            .value(last, &[("scope", "node")])
-            .context("the time of the last kill by the node")?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-        ensure!(started <= last && now - last < 900.0, "{last} at {now}");
-    }
-    let records = agent.oom_records()?;
-    let n_recorded: u64 = records.iter().map(|it| it.n_kills).sum();
-    assert_eq!(n_recorded, kernel_kills()? - before, "{records:#?}");
-    // The kills of one second are one record.
-    let mut begun: Vec<u64> = records.iter().map(|it| it.event.boottime_ns).collect();
-    begun.sort_unstable();
-    let are_apart = |it: &[u64]| it[1] - it[0] >= 1_000_000_000;
-    assert!(begun.windows(2).all(are_apart), "{records:#?}");
-    for record in &records {
-        let after = Duration::from_micros(record.recorded_after_us);
-        say(format!(
-            "record {} after {after:?}, without {:?}",
-            record.id, record.cut
-        ));
-    }
+    scene.is_told(&agent, method, |it| whose(it) == ("leak", "app"))?;
     let status = agent.status()?;
     let steady = status.pods.iter().filter(|it| it.name != "leak");
     assert_eq!(
@@ -127,6 +178,38 @@ fn run_out(test: &str, method: &str) -> Result<()> {
         3,
         "{STEADY} MiB each"
     );
+    drop(huge);
+    Ok(())
+}
+
+/// A pod of somebody else takes what is left of the node, and the agent looks on.
+fn run_out_beside(test: &str, method: &str) -> Result<()> {
+    let huge = HugePages::leave(500)?;
+    let tree = KubeTree::new(&test.replace('-', ""), Driver::Systemd)?;
+    let mut agent = Agent::observing(test, &tree)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    check_method(&agent, method)?;
+    let of = |uid: &str, n| tree.pod(uid)?.container(Naming::Containerd, n);
+    let steady = of(STEADY_UID, 1)?;
+    let _steady = steady.run(&format!("exec {} hold {}", hog()?, STEADY << 20))?;
+    let leaking = of(LEAK_UID, 2)?;
+    let scene = Scene::begin()?;
+    leaking
+        .run(&format!("exec {} {}", hog()?, leak()?))?
+        .wait()?;
+    scene.is_told(&agent, method, |it| {
+        let event = &it.event;
+        let is_pod = event.pod_uid.as_ref().is_some_and(|it| it.0 == LEAK_UID);
+        is_pod && event.container_id == Some(container_id(2))
+    })?;
+    let counted = scrape::page(&agent.metrics, "/metrics")?.sum(
+        "ballast_oom_kills_total",
+        &[("pod_uid", LEAK_UID), ("container_id", &leaking.id)],
+    );
+    assert_eq!(counted, scene.kills()? as f64);
+    let steady = cgroup::dir_of("memory", &steady.path);
+    assert_eq!(cgroup::procs(&steady).len(), 1);
     drop(huge);
     Ok(())
 }
@@ -142,4 +225,17 @@ fn a_kill_by_the_node_is_told_where_the_reason_cannot_be_read() -> Result<()> {
     only_in_a_vm()?;
     let _crowd = Crowd::gather()?;
     run_out("node-oom-derived", "derived")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_node_in_a_pod_of_kubelet_is_told_by_the_kernels_reason() -> Result<()> {
+    only_in_a_vm()?;
+    run_out_beside("node-oom-beside-exact", "exact")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_node_in_a_pod_of_kubelet_is_told_where_the_reason_cannot_be_read() -> Result<()> {
+    only_in_a_vm()?;
+    let _crowd = Crowd::gather()?;
+    run_out_beside("node-oom-beside-derived", "derived")
 }
