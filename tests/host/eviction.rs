@@ -18,7 +18,9 @@ use ballast_tests::sampler::Sampler;
 use ballast_tests::scratch::own_name;
 use ballast_tests::wait::wait_for;
 use ballast_tests::{cgroup, scrape};
+use nix::sys::signal::{self as process, kill};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::crash::{Dice, after, seed};
@@ -330,6 +332,40 @@ fn a_leak_of_400_mb_per_second_takes_its_own_pod_alone() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_leak_of_2_gb_per_second_takes_its_own_pod_alone() -> Result<()> {
     check_leak("leak-2000", 2000)
+}
+
+/// An agent that did not get to look is no excuse: the time counts from the crossing, as far as readings tell.
+#[cfg_attr(feature = "privileged", test)]
+fn a_crossing_that_is_seen_late_counts_from_when_it_was() -> Result<()> {
+    let mut agent = agent("late")?;
+    agent.start()?;
+    let gate = agent.dir.join("gate");
+    let most = room()? * 9 / 10;
+    let script = after(&gate, &format!("exec {} hold {}", hog()?, most * MIB));
+    agent.put(&Manifest::new("greedy").container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("greedy", "runs", is_running)?;
+    let path = pod.cgroup_path.context("a pod with a cgroup")?;
+    let pid = Pid::from_raw(agent.pid().context("an agent")?.try_into()?);
+    kill(pid, process::Signal::SIGSTOP)?;
+    let stopped = Instant::now();
+    fs::write(&gate, "")?;
+    wait_for("the pod has it", || {
+        Ok(cgroup::memory_usage(&path)? >= most * MIB)
+    })?;
+    thread::sleep(Duration::from_secs(3));
+    let away = stopped.elapsed().as_secs_f64();
+    kill(pid, process::Signal::SIGCONT)?;
+    agent.wait_pod("greedy", "is evicted", is_evicted)?;
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let sum = |name: &str| page.sum(&format!("ballast_eviction_reaction_seconds_{name}"), &[]);
+    assert_eq!(sum("count"), 1.0);
+    let reaction = sum("sum");
+    // More than a quarter of what was taken lies beyond the threshold.
+    ensure!(
+        reaction > away / 5.0,
+        "{reaction} s, of {away} s in which nobody looked"
+    );
+    Ok(())
 }
 
 /// Where the files of pods live.
