@@ -490,14 +490,15 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
 }
 
 /// An agent with a threshold far from acting, which shows pressure at once, and a pod that crosses it.
-fn agent_with_soft_line(test: &str) -> Result<(Agent, Manifest)> {
+/// `transition`: how long the pressure is shown after it is over.
+fn agent_with_soft_line(test: &str, transition: &str) -> Result<(Agent, Manifest)> {
     let signal = "allocatableMemory.available";
     let line = u64::from(scaled(300, 64)?);
     let room = u64::from(scaled(1024, 192)?);
     let agent = Agent::new(test)?
         .with_memory(room, 1)?
         .with_quick_passes()
-        .with_kubelet("evictionPressureTransitionPeriod: 1s")
+        .with_kubelet(&format!("evictionPressureTransitionPeriod: {transition}"))
         .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", room - line))
         .with_kubelet(&format!("evictionSoftGracePeriod: {{{signal}: 1h}}"));
     Ok((agent, holds("holds", line + 16)?))
@@ -511,7 +512,7 @@ fn is_short_of_memory(status: &Status) -> bool {
 /// Who has requested what it needs is let in.
 #[cfg_attr(feature = "privileged", test)]
 fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
-    let (mut agent, holds) = agent_with_soft_line("admit-short")?;
+    let (mut agent, holds) = agent_with_soft_line("admit-short", "1s")?;
     agent.start()?;
     agent.put(&holds)?;
     agent.wait("memory pressure", is_short_of_memory)?;
@@ -537,10 +538,31 @@ fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
     Ok(())
 }
 
+/// The pressure is over, but not for long enough: the next agent has not forgotten it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_condition_outlives_the_agent() -> Result<()> {
+    let (mut agent, holds) = agent_with_soft_line("condition", "1h")?;
+    agent.start()?;
+    agent.put(&holds)?;
+    agent.wait("memory pressure", is_short_of_memory)?;
+    agent.remove_pod("holds")?;
+    agent.wait("no pod", |it| it.pods.is_empty())?;
+    agent.stop()?;
+    agent.start()?;
+    agent.put(&Manifest::new("besteffort").container(Container::idle("app")))?;
+    agent.wait_pod("besteffort", "is refused", is_evicted)?;
+    // And once it has looked for itself.
+    thread::sleep(Duration::from_secs(2));
+    let status = agent.status()?;
+    assert!(is_short_of_memory(&status));
+    assert!(status.pods.iter().all(is_evicted));
+    Ok(())
+}
+
 /// A pod that is there is judged by what it would be.
 #[cfg_attr(feature = "privileged", test)]
 fn a_new_definition_is_let_in_under_pressure_if_it_has_requests() -> Result<()> {
-    let (mut agent, holds) = agent_with_soft_line("redefined-short")?;
+    let (mut agent, holds) = agent_with_soft_line("redefined-short", "1s")?;
     agent.start()?;
     let bare = |name: &str| Manifest::new(name).with_uid(name);
     let requests = Container::idle("app").resources(json!({"memory": "8Mi"}), json!({}));
