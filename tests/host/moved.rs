@@ -100,10 +100,12 @@ fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
     agent.put(
         &Manifest::new("odd")
             .container(odd)
-            .with("hostname", json!("web")),
+            .with("hostname", json!("web"))
+            .with("priorityClassName", json!("of-a-cluster")),
     )?;
     let fields = [
         "spec.hostname",
+        "spec.priorityClassName",
         "spec.containers[0].livenessProbe",
         "spec.containers[0].volumeMounts[0].mountPath",
         "spec.containers[0].volumeMounts[0].readOnly",

@@ -174,18 +174,24 @@ fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
 /// A lost file is as good as a spoilt one where pods run; a new node has none, and nothing to tell.
 #[cfg_attr(feature = "privileged", test)]
 fn pods_that_run_without_books_keep_what_they_have() -> Result<()> {
-    let mut agent = agent("books-lost")?;
+    let mut agent = aligned("books-lost", "best-effort")?;
     agent.start()?;
     let told = agent.events("node")?;
     let mut reasons = told.iter().map(|it| it.event.reason.as_ref());
     assert!(!reasons.any(|it| it == "PlacementStateRebuilt"));
     let pods = start_pods(&agent)?;
-    let before = check_placed(&agent, &pods)?;
+    let before = (check_placed(&agent, &pods)?, memory_books(&agent)?);
     agent.kill()?;
-    fs::remove_file(state_file(&agent, CPU_FILE))?;
+    let files = [CPU_FILE, MEMORY_FILE];
+    for name in files {
+        fs::remove_file(state_file(&agent, name))?;
+    }
     agent.start()?;
-    wait_told(&agent, "PlacementStateRebuilt", CPU_FILE)?;
-    assert_eq!(check_placed(&agent, &pods)?, before);
+    for name in files {
+        wait_told(&agent, "PlacementStateRebuilt", name)?;
+    }
+    let after = (check_placed(&agent, &pods)?, memory_books(&agent)?);
+    assert_eq!(after, before);
     Ok(())
 }
 
