@@ -110,9 +110,13 @@ fn more_cpus_than_there_are_is_an_unexpected_admission_error() -> Result<()> {
         );
     }
     check_fits(&agent, &pod("rest", &[n - 1]))?;
-    // It stays refused though its CPUs would be free now.
+    let next = pod("next", &[n - 1]);
+    check_refused(&agent, "none", (&next, reason, Some("app-0")))?;
     agent.remove_pod("rest")?;
+    agent.wait_pod("next", "runs on what is free now", is_running)?;
+    agent.remove_pod("next")?;
     super::wait_all_free(&agent)?;
+    // What the machine does not have stays refused.
     let all = agent.wait_pod("all", "is shown", |_| true)?;
     assert_eq!(all.phase, PodPhase::Failed);
     Ok(())
