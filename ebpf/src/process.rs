@@ -106,10 +106,14 @@ unsafe fn submit<M: Memory>(task: Pointer, leader: Pointer, kind: u32, exit_code
         (*record).cgroup = cgroup;
         copy_comm::<M>(leader, &raw mut (*record).comm);
         (*record).tgid = M::load::<u32>(leader, offset!(task_tgid));
-        (*record).parent_tgid = M::load::<u32>(
-            M::pointer(leader, offset!(task_real_parent)),
-            offset!(task_tgid),
-        );
+        // Nothing else here touches the parent, which is seldom in the cache.
+        (*record).parent_tgid = match kind {
+            PROCESS_FORK => M::load::<u32>(
+                M::pointer(leader, offset!(task_real_parent)),
+                offset!(task_tgid),
+            ),
+            _ => 0,
+        };
         (*record).kind = kind;
         (*record).exit_code = exit_code;
         (*record).flags = flags;

@@ -114,6 +114,7 @@ shared! {
         pub cgroup: Lineage,
         pub comm: [u8; COMM_LEN],
         pub tgid: u32,
+        /// Fork only.
         pub parent_tgid: u32,
         pub kind: u32,
         /// As `wait(2)` reports it: low 7 bits signal, 0x80 core dumped, then 8 bits of status. Exit only.
