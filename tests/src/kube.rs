@@ -2,6 +2,7 @@
 //! system in its containers: what mode `observe` is run beside.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -208,18 +209,27 @@ impl KubeContainer {
             .collect()
     }
 
+    /// Comes back when the shell is here.
     fn run_in(&self, around: &[&str], script: &str) -> Result<Program> {
-        let script = format!("set -e; {} set +e; {script}", self.joins());
+        let joins = self.joins();
+        let script = format!("set -e; {joins} set +e; echo; exec >/dev/null; {script}");
         let words: Vec<&str> = around.iter().copied().chain(["sh", "-c"]).collect();
-        let child = Command::new(words[0])
+        let mut child = Command::new(words[0])
             .args(&words[1..])
             .arg(&script)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("start {words:?}"))?;
-        Ok(Program(child))
+        let stdout = child.stdout.take();
+        let program = Program(child);
+        let mut said = [0];
+        stdout
+            .context("it is a pipe")?
+            .read_exact(&mut said)
+            .with_context(|| format!("enter {}", self.path))?;
+        Ok(program)
     }
 
     /// Kills its processes; its cgroup stays.
