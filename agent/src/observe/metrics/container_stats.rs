@@ -4,7 +4,7 @@
 //! Counters are the kernel's, summed over the instances of a container; gauges live as long as the
 //! instance does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
@@ -130,12 +130,17 @@ impl Metrics {
         let _counting = self.counting();
         self.set_idle(&now.node, before.map(|it| &it.node), now.machine.n_cpus);
         let mut present = BTreeSet::new();
+        let counted = before.map(ended_instances).unwrap_or_default();
         for pod in &now.pods {
             let (ended, live): (Vec<_>, Vec<_>) =
                 pod.containers.iter().partition(|it| it.ended_at.is_some());
             // The end of an instance is counted before the next one takes its place.
             for container in ended.into_iter().chain(live) {
                 let id = &container.runtime_id;
+                // Its series may have been cut short since.
+                if counted.get(id.as_str()) == Some(&container) {
+                    continue;
+                }
                 let key = ContainerLabels::new(&pod.pod, &container.name, id).to_key();
                 self.count_instance(&key, &InstanceCounts::of(container, pod), id, now.ended);
                 if container.ended_at.is_none() {
@@ -251,6 +256,13 @@ impl Metrics {
             None => family.remove(&[]),
         }
     }
+}
+
+/// Instances that have ended, by their ids.
+fn ended_instances(sweep: &StatsSnapshot) -> BTreeMap<&str, &ContainerStats> {
+    let containers = sweep.pods.iter().flat_map(|it| &it.containers);
+    let ended = containers.filter(|it| it.ended_at.is_some());
+    ended.map(|it| (it.runtime_id.as_str(), it)).collect()
 }
 
 /// Share of the CPU time between two readings of the root that nobody used.

@@ -10,6 +10,7 @@ use crate::model::stats::{
     CgroupSpec, CgroupStats, ContainerStats, Machine, MemoryFigures, NodeStats, NumaPages,
     PodStats, ProcessLimits, StatsSnapshot,
 };
+use crate::observe::metrics::lifetime::MAX_GONE_PODS;
 use crate::units::Micros;
 
 const LABELS: &str = r#"container="main",namespace="default",pod="web""#;
@@ -334,6 +335,34 @@ fn a_counter_that_falls_is_told_and_counts_from_its_highest() {
             &metrics,
             &[(&refusals, Some(counted)), (fallen, Some(regressions))],
         );
+    }
+}
+
+/// More pods end in a moment than keep their series: the first that went have none for good.
+#[test]
+fn series_that_were_cut_short_stay_away() {
+    let metrics = Metrics::default();
+    let pods: Vec<String> = (0..MAX_GONE_PODS + 20)
+        .map(|it| format!("p{it:03}"))
+        .collect();
+    let mut sweep = full(&pods, &["app"]);
+    for pod in &mut sweep.pods {
+        pod.containers[0].runtime_id.clone_from(&pod.pod.name);
+    }
+    metrics.set_stats(&sweep, None);
+    for pod in &mut sweep.pods {
+        pod.containers[0] = ended(pod.containers[0].clone());
+    }
+    let at = Duration::from_secs;
+    let mut before = None;
+    for second in [2, 7, 12] {
+        metrics.set_stats(&sweep, before.as_ref());
+        metrics.sync_pods([], at(second));
+        check(
+            &metrics,
+            &[(r#"ballast_ended_left_out_total{kind="pod"}"#, Some(20.0))],
+        );
+        before = Some(sweep.clone());
     }
 }
 
