@@ -136,6 +136,43 @@ fn an_adopted_containers_end_is_seen() -> Result<()> {
     Ok(())
 }
 
+/// An agent stores that it asks a container to end before it asks: the next one asks again, since nobody knows how far
+/// the last one came.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_was_asked_to_end_is_asked_again_by_the_next_agent() -> Result<()> {
+    let mut agent = Agent::new("asked-again")?.with_quick_passes();
+    agent.start()?;
+    let (go, journal) = (agent.dir.join("go"), agent.dir.join("journal"));
+    let script = format!(
+        "trap 'echo asked >>{}' TERM; {}",
+        journal.display(),
+        after(&go, "exit 0")
+    );
+    let pod = Manifest::new("pod").with("terminationGracePeriodSeconds", json!(3600));
+    agent.put(&pod.container(Container::sh("app", &script)))?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    agent.remove_pod("pod")?;
+    let n_asked = || {
+        fs::read_to_string(&journal)
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    for n in 1..=3 {
+        agent.wait_for("it is asked", || Ok(n_asked() >= n))?;
+        agent.wait_full_passes(2)?;
+        let now = agent.wait_pod("pod", "goes on", is_running)?;
+        assert_eq!(pid_of(&now, "app"), pid_of(&before, "app"));
+        assert_eq!(n_asked(), n, "by each agent once");
+        agent.kill()?;
+        agent.start()?;
+    }
+    agent.wait_for("it is asked", || Ok(n_asked() == 4))?;
+    fs::write(&go, "")?;
+    agent.wait("it has ended", |it| it.pods.is_empty())?;
+    Ok(())
+}
+
 /// A script that fails once `go` is there, and runs on where it is run again.
 pub(super) fn fails_once(agent: &Agent, go: &Path) -> String {
     let first = agent.dir.join("first");

@@ -29,7 +29,7 @@ use crate::run::forensics::Recorder;
 use crate::run::kernel::{self, Listener, Outputs, Prepared, Programs};
 use crate::runtime::logs;
 use crate::runtime::{
-    ContainerExit, ContainerId, ContainerRecord, HostProcess, StartWarning, UnknownExit,
+    ContainerExit, ContainerId, ContainerRecord, HostProcess, Signal, StartWarning, UnknownExit,
 };
 use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
@@ -430,6 +430,7 @@ impl Loop {
         for uid in uids {
             self.settle(uid, now);
             self.thaw_adopted(uid);
+            self.ask_again_to_end(uid);
         }
     }
 
@@ -471,6 +472,21 @@ impl Loop {
             Err(error) => {
                 tracing::warn!(pod = %entry.pod_ref, error = crate::observe::chain(&error), "thaw");
             }
+        }
+    }
+
+    /// That a container is asked to end is stored first: an agent that died in between has not asked.
+    fn ask_again_to_end(&mut self, uid: &PodUid) {
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
+        let asked = entry.state.containers.iter().filter(|it| {
+            matches!(it.state, ContainerState::Running { .. })
+                && it.stop.is_some_and(|it| it.killed_at.is_none())
+        });
+        let asked: Vec<String> = asked.map(|it| it.name.clone()).collect();
+        for container in asked {
+            self.signal(uid, &container, Signal::TERM);
         }
     }
 

@@ -647,7 +647,7 @@ impl Loop {
         self.removals.insert(instance.cgroup.clone(), now);
     }
 
-    fn signal(&mut self, uid: &PodUid, container: &str, signal: Signal) {
+    pub(super) fn signal(&mut self, uid: &PodUid, container: &str, signal: Signal) {
         let Some(instance) = self
             .pods
             .get(uid)
