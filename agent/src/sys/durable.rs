@@ -40,6 +40,17 @@ fn replace_with(path: &Path, bytes: &[u8], is_synced: bool) -> Result<(), FsErro
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
+    let replaced = write_new(temporary, bytes, is_synced).and_then(|()| {
+        fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))
+    });
+    if replaced.is_err() {
+        // Nobody else would give its room back.
+        fs::remove_file(temporary).ok();
+    }
+    replaced
+}
+
+fn write_new(temporary: &Path, bytes: &[u8], is_synced: bool) -> Result<(), FsError> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -53,7 +64,7 @@ fn replace_with(path: &Path, bytes: &[u8], is_synced: bool) -> Result<(), FsErro
         file.sync_all()
             .map_err(|e| FsError::new(Operation::Sync, temporary, e))?;
     }
-    fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))
+    Ok(())
 }
 
 /// Removes `path` durably; a file that is not there is fine.
@@ -79,6 +90,15 @@ fn sync_parent(path: &Path) -> Result<(), FsError> {
 mod tests {
     use super::*;
     use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn what_cannot_be_replaced_leaves_no_temporary() {
+        let dir = Scratch::new("durable-fault");
+        let path = dir.path("state");
+        fs::create_dir(&path).unwrap();
+        replace(&path, b"new").unwrap_err();
+        assert!(path.is_dir() && !dir.path("state.tmp").exists());
+    }
 
     #[test]
     fn a_leftover_temporary_does_not_hinder_the_next_write() {
