@@ -69,6 +69,9 @@ const STALE: Duration = Duration::from_secs(2);
 /// Files that wait to be synced.
 const TO_SYNC: usize = 256;
 
+/// Between two rounds of syncs: each has the disk write the journal that everybody's files share.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Debug, thiserror::Error)]
 pub enum ForensicsError {
     #[error("open the ring of OOM records")]
@@ -275,7 +278,7 @@ fn start(
         metrics: metrics.clone(),
     };
     let (to_sync, files) = mpsc::sync_channel(TO_SYNC);
-    let syncer = spawn("oom-sync", move || sync_all(&files))?;
+    let syncer = spawn("oom-sync", move || sync_all(&files, sync))?;
     let (to_read, asked) = mpsc::sync_channel(QUEUE);
     let (read, scenes) = mpsc::channel();
     let reader = Scenes::new(reader, Arc::clone(&shared));
@@ -399,14 +402,30 @@ fn restore_counts(path: &Path, metrics: &Metrics) -> Result<SavedCounts, String>
     }
 }
 
-fn sync_all(files: &Receiver<PathBuf>) {
-    for path in files {
-        match durable::sync(&path) {
-            Ok(()) => {}
-            // Removed since, to make room.
-            Err(error) if error.is_gone() => {}
-            Err(error) => tracing::warn!(error = chain(&error), "sync an OOM record"),
+/// The first at once, and what comes soon after it together, each file once.
+fn sync_all(files: &Receiver<PathBuf>, mut sync: impl FnMut(&Path)) {
+    let mut waiting = BTreeSet::new();
+    loop {
+        if waiting.is_empty() {
+            let Ok(path) = files.recv() else { return };
+            waiting.insert(path);
         }
+        for path in std::mem::take(&mut waiting) {
+            sync(&path);
+        }
+        let until = clock::boottime() + SYNC_EVERY;
+        while let Ok(path) = files.recv_timeout(until.saturating_sub(clock::boottime())) {
+            waiting.insert(path);
+        }
+    }
+}
+
+fn sync(path: &Path) {
+    match durable::sync(path) {
+        Ok(()) => {}
+        // Removed since, to make room.
+        Err(error) if error.is_gone() => {}
+        Err(error) => tracing::warn!(error = chain(&error), "sync an OOM record"),
     }
 }
 

@@ -163,6 +163,18 @@ fn finish(started: Started) {
 }
 
 #[test]
+fn what_a_storm_writes_is_synced_together() {
+    let (queue, files) = mpsc::sync_channel(TO_SYNC);
+    for name in ["a", "b"].repeat(50) {
+        queue.send(PathBuf::from(name)).unwrap();
+    }
+    drop(queue);
+    let mut synced = Vec::new();
+    sync_all(&files, |it| synced.push(it.to_owned()));
+    assert_eq!(synced, ["a", "a", "b"].map(PathBuf::from));
+}
+
+#[test]
 fn a_burst_is_one_record_that_counts_all_of_it() {
     let place = Place::new("burst");
     let (mut started, metrics) = place.start(&Arc::default());
