@@ -5,7 +5,7 @@
 //! anybody hears of it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,8 +103,8 @@ pub(super) enum News<'a> {
     Entered(CgroupId),
     /// A cgroup below that of all pods became empty.
     Emptied(CgroupId),
-    /// Kernel events were lost: look at everything.
-    Lost,
+    /// Events of a stream were lost: look at what they may have told.
+    Lost(Stream),
     Programs(Programs),
 }
 
@@ -275,8 +275,8 @@ pub(super) struct Listener {
     /// When losses and statistics are due, boottime.
     losses_due: Duration,
     statistics_due: Duration,
-    /// Something was lost, and that is still to be told.
-    owes_lost: bool,
+    /// Streams of which something was lost, and that is still to be told.
+    owes_lost: BTreeSet<Stream>,
     /// The kernel's filters could not be set at the last try.
     fails_to_follow: bool,
     /// Time in reclaim, where it is counted.
@@ -386,7 +386,7 @@ impl Listener {
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
             statistics_due: Duration::ZERO,
-            owes_lost: false,
+            owes_lost: BTreeSet::new(),
             fails_to_follow: false,
             stalls: ReclaimStalls::default(),
             allocation_stalls: None,
@@ -802,9 +802,8 @@ impl Listener {
             self.note_reading(counted, now);
         }
         // Where there is no room for it: again with the next event or second.
-        if self.owes_lost && (self.tell)(News::Lost) {
-            self.owes_lost = false;
-        }
+        let tell = &self.tell;
+        self.owes_lost.retain(|it| !tell(News::Lost(*it)));
     }
 
     fn note_reading(&self, reading: Result<(), LoadError>, now: Duration) {
@@ -866,7 +865,7 @@ impl Listener {
     /// A gap in the records: said among them, and the loop is to look at everything.
     fn tell_lost(&mut self, stream: Stream, n: u64, now: Duration, wall: WallTime) {
         let message = format!(
-            "{n} events of stream {} were lost, looking at everything",
+            "{n} events of stream {} were lost, looking at what they may have told",
             stream.name()
         );
         tracing::warn!(reason = "KernelEventsLost", "{message}");
@@ -874,7 +873,7 @@ impl Listener {
         let (kind, reason) = (EventKind::Agent, "KernelEventsLost");
         self.log
             .append(Event::new(wall, boottime_ns, kind, reason, message));
-        self.owes_lost = true;
+        self.owes_lost.insert(stream);
     }
 
     fn count_statistics(&self) -> Result<(), LoadError> {

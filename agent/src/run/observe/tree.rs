@@ -31,6 +31,7 @@ use crate::observe::metrics::labels::EndedKind;
 use crate::run::kernel::{LONGEST_NAME, News, Programs, Shared};
 use crate::run::missed::Origin;
 use crate::run::sweep::Readings;
+use crate::sources::bpf::Stream;
 use crate::sources::stats::read_once;
 use crate::sources::wakers::Bell;
 use crate::sources::{cgroupfs::CgroupReader, kube_tree};
@@ -131,7 +132,9 @@ impl KubeTree {
             News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
-            News::Lost => {
+            // They say nothing of what is there.
+            News::Lost(Stream::Process | Stream::Stall) => {}
+            News::Lost(Stream::Oom | Stream::Cgroup) => {
                 // What the kernel counted is compared with what came.
                 self.readings.ask();
                 self.want_walk();

@@ -78,7 +78,7 @@ pub(super) fn tell_loop(
             News::Made { .. } | News::Met { .. } | News::Entered(_) | News::Gone(_) => return true,
             // A full channel means that the loop has enough reason to look.
             News::Emptied(_) => return to_loop.try_send(Event::Emptied).is_ok(),
-            News::Lost => return to_loop.try_send(Event::Lost).is_ok(),
+            News::Lost(_) => return to_loop.try_send(Event::Lost).is_ok(),
         };
         // The rings hold what comes meanwhile, and the loop never waits for the listener. It ends before
         // that thread does; what it has not taken, the next start reads from the pinned rings or from the
