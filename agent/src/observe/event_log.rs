@@ -37,7 +37,6 @@ impl EventFilter {
     fn wants(&self, record: &EventRecord) -> bool {
         self.wants_kind(record.event.kind)
             && self.since.is_none_or(|since| record.event.time >= since)
-            && self.after.is_none_or(|after| record.sequence > after)
     }
 
     fn wants_kind(&self, kind: EventKind) -> bool {
@@ -104,6 +103,12 @@ impl Ring {
     fn at(&self, position: u64) -> Option<&Arc<EventRecord>> {
         let index = usize::try_from(position.checked_sub(self.n_dropped)?).ok()?;
         self.records.get(index)
+    }
+
+    /// The position of the first record with a higher number.
+    fn after(&self, number: Option<u64>) -> u64 {
+        let is_read = |it: &Arc<EventRecord>| number.is_some_and(|number| it.sequence <= number);
+        self.n_dropped + self.records.partition_point(is_read) as u64
     }
 
     /// Moves a position that the ring has left behind to its oldest record; returns how far.
@@ -196,12 +201,12 @@ impl EventLog {
         records
     }
 
-    /// A reader that begins with the oldest kept record.
+    /// A reader that begins with the oldest kept record that the filter may want.
     pub fn subscribe(&self, filter: EventFilter) -> Follower {
         let rings = self.lock();
         let cursor = |is_frequent, ring: &Ring, newest: &watch::Sender<u64>| {
             filter.wants_any(is_frequent).then(|| Cursor {
-                position: ring.n_dropped,
+                position: ring.after(filter.after),
                 newest: newest.subscribe(),
             })
         };

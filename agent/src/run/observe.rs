@@ -386,10 +386,10 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     state.sweeper.set_bell(bell.clone());
     state.begin();
     state.begin_pods();
-    let api_server = pods::watch(&state.pod_source, observe, &tree, &log)?;
+    let api_server = pods::watch(&state.pod_source, observe, &tree)?;
     state.settings_asker = api_server.as_ref().map(ApiServer::settings_asker);
     // Ends after the listener, which asks it.
-    let _cri = names::ask_runtime(observe, &tree, &log)?;
+    let _cri = names::ask_runtime(observe, &tree)?;
     let recorder = forensics::keep(
         &state.config,
         &state.node,
@@ -614,7 +614,7 @@ impl Loop {
     fn take_pods(&mut self, anew: bool) {
         let is_named = self.tree.takes_names();
         if is_named {
-            self.name_series();
+            self.take_names();
         }
         known::name_kills(&self.tree);
         let readings = &self.tree.readings;

@@ -27,6 +27,11 @@ impl Told {
         self.log.n_appended()
     }
 
+    /// As [`EventLog::amend`].
+    pub(super) fn amend(&self, amend: impl Fn(&Event) -> Option<Event>) {
+        self.log.amend(amend);
+    }
+
     pub(super) fn tell(
         &self,
         kind: EventKind,

@@ -19,7 +19,6 @@ use crate::model::runtime_names::{Follows, RuntimeStatus};
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
 use crate::model::workload::Workload;
-use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Unnamed;
 use crate::run::RunError;
 use crate::sources::wakers::Bell;
@@ -49,7 +48,6 @@ const NAMED_BY: Duration = Duration::from_secs(5);
 pub(super) fn ask_runtime(
     observe: &ObserveConfig,
     tree: &Arc<KubeTree>,
-    log: &EventLog,
 ) -> Result<Option<Cri>, RunError> {
     let ObservedRuntime::Cri { endpoint, events } = observe.runtime.clone() else {
         return Ok(None);
@@ -65,11 +63,8 @@ pub(super) fn ask_runtime(
         known.or_else(|| kubelet::runtime_socket(&observe))
     };
     let sockets = move || sockets(endpoint.as_deref(), &of_kubelet);
-    let (of_sink, log) = (Arc::clone(tree), log.clone());
-    let sink = move |told| {
-        of_sink.hear_runtime(told);
-        amend(&log, &of_sink);
-    };
+    let of_sink = Arc::clone(tree);
+    let sink = move |told| of_sink.hear_runtime(told);
     let cri = Cri::start(sockets, at_most, sink).map_err(RunError::Thread)?;
     tree.set_asker(cri.asker());
     Ok(Some(cri))
@@ -79,12 +74,6 @@ pub(super) fn ask_runtime(
 fn sockets(endpoint: Option<&Path>, of_kubelet: impl Fn() -> Option<PathBuf>) -> Vec<PathBuf> {
     let one = endpoint.map(Path::to_owned).or_else(of_kubelet);
     one.map_or_else(cri::known_sockets, |it| vec![it])
-}
-
-/// Puts the names that have come into the records.
-pub(super) fn amend(log: &EventLog, tree: &KubeTree) {
-    let index = tree.kernel.index();
-    log.amend(|event| index.names.name_event(event));
 }
 
 /// For `ballast check`.
@@ -224,10 +213,12 @@ impl Loop {
         self.runtime = Some(status);
     }
 
-    /// What was counted under ids goes on under the names that have come, and kills are counted by the workloads.
-    pub(super) fn name_series(&self) {
+    /// The names that have come are those of the records, and of what was counted under ids; kills are counted by
+    /// the workloads.
+    pub(super) fn take_names(&self) {
         let unnamed = self.metrics.unnamed();
         let index = self.tree.kernel.index();
+        self.told.amend(|event| index.names.name_event(event));
         let now = clock::boottime();
         for of in unnamed {
             if let Some((pod, name, id)) = name_of(&of, &index.names) {

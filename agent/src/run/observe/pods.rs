@@ -6,7 +6,7 @@ use std::env;
 use std::sync::Arc;
 
 use super::tree::KubeTree;
-use super::{Fault, Loop, kubelet, names};
+use super::{Fault, Loop, kubelet};
 use crate::api_server::{self, ApiServer, Settings};
 use crate::check::without_workloads;
 use crate::config::{ObserveConfig, ObservedPods};
@@ -14,7 +14,6 @@ use crate::decide::naming::Names;
 use crate::model::api_pod::{ApiPod, Definition};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::pod::is_dns_subdomain;
-use crate::observe::event_log::EventLog;
 use crate::run::RunError;
 use crate::sys::Root;
 
@@ -138,7 +137,6 @@ pub(super) fn watch(
     source: &PodSource,
     observe: &ObserveConfig,
     tree: &Arc<KubeTree>,
-    log: &EventLog,
 ) -> Result<Option<ApiServer>, RunError> {
     let PodSource::Asked(settings) = source else {
         return Ok(None);
@@ -149,12 +147,8 @@ pub(super) fn watch(
     });
     tree.metrics.begin_api(settings.pods_from, settings.events);
     tree.kernel.index_mut().names.ask_for_workloads();
-    let (of_sink, log) = (Arc::clone(tree), log.clone());
-    let sink = move |told| {
-        if of_sink.hear_api_server(told) {
-            names::amend(&log, &of_sink);
-        }
-    };
+    let of_sink = Arc::clone(tree);
+    let sink = move |told| of_sink.hear_api_server(told);
     let watching = ApiServer::start(settings.clone(), kubelet, sink).map_err(RunError::Thread)?;
     if settings.pods_from == PodsFrom::Kubelet {
         tree.set_pod_asker(watching.pod_asker());

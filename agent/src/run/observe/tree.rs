@@ -168,17 +168,17 @@ impl KubeTree {
         }
     }
 
-    /// Takes what the API server told, on its thread. True: somebody has a name, or another.
-    pub(super) fn hear_api_server(&self, told: api_server::Told) -> bool {
+    /// Takes what the API server told, on its thread.
+    pub(super) fn hear_api_server(&self, told: api_server::Told) {
         let now = WallTime::from_epoch(clock::wall());
         if told.is_of_pods() {
             self.metrics.api_told(ApiResource::Pods, now);
         }
         let is_new = match told {
-            api_server::Told::UpToDate => return false,
+            api_server::Told::UpToDate => return,
             api_server::Told::Asked(asked) => {
                 self.metrics.api_asked(&asked, now);
-                return false;
+                return;
             }
             api_server::Told::All(all) => self.kernel.index_mut().learn_pods(&all),
             api_server::Told::Seen(seen) => self.kernel.index_mut().learn_seen(&seen),
@@ -186,34 +186,33 @@ impl KubeTree {
             api_server::Told::Deleted(pod) => {
                 self.kernel.index_mut().pod_deleted(&pod);
                 self.change();
-                return false;
+                return;
             }
             api_server::Told::State(status) => {
                 self.told().api_server = Some(status);
                 self.change();
-                return false;
+                return;
             }
             api_server::Told::Settings(told) => {
                 self.told().settings = Some(told);
                 self.change();
-                return false;
+                return;
             }
             api_server::Told::Written(outcome) => {
                 self.told().outcome = Some(outcome);
                 self.change();
-                return false;
+                return;
             }
             api_server::Told::EventsFault(fault) => {
                 self.told().events_fault = fault;
                 self.change();
-                return false;
+                return;
             }
         };
         if is_new {
             self.are_named.store(true, Ordering::Relaxed);
             self.change();
         }
-        is_new
     }
 
     /// How the API server is; `None`: it has not told anything yet, or it is not asked.
