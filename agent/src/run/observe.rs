@@ -438,7 +438,11 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         true => (api_server, None),
         false => (None, api_server),
     };
-    state.reports = told_kills.map(|it| Reports::new(it, log, told_before, earlier));
+    if let Some(told_kills) = told_kills {
+        let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
+        let reports = Reports::new(told_kills, log, told_before, earlier, patience);
+        state.reports = Some(reports);
+    }
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {
         state.pass();

@@ -31,6 +31,7 @@ use crate::run::missed::KillCounts;
 use crate::sources::checkpoint as stored;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
+use crate::sys::patience::Patience;
 
 /// For the last of them, when the agent ends; and between two looks at how it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -60,6 +61,8 @@ pub(super) struct Reports {
     noted: ToldKills,
     /// When the note may be written again.
     note_due: Duration,
+    /// For the disk that the note is on.
+    patience: Patience,
 }
 
 /// Until when all kills were told.
@@ -71,8 +74,15 @@ struct ToldKills {
 }
 
 impl Reports {
-    /// Tells what is in the log after the event `read`, and of `earlier` kills what no agent has told.
-    pub(super) fn new(api_server: ApiServer, log: EventLog, read: u64, earlier: Earlier) -> Self {
+    /// Tells what is in the log after the event `read`, and of `earlier` kills what no agent has told. `patience`:
+    /// nobody else's.
+    pub(super) fn new(
+        api_server: ApiServer,
+        log: EventLog,
+        read: u64,
+        earlier: Earlier,
+        patience: Patience,
+    ) -> Self {
         let since = clock::boottime();
         let mut unnamed = Unnamed::default();
         unnamed.extend(earlier.kills.named.into_iter().map(|event| Kill {
@@ -92,6 +102,7 @@ impl Reports {
             note: earlier.note,
             noted: earlier.noted,
             note_due: since,
+            patience,
         }
     }
 
@@ -119,8 +130,14 @@ impl Reports {
             return;
         };
         self.note_due = now + NOTE_EVERY;
+        let (path, mut noted) = (self.note.clone(), self.noted.clone());
+        noted.boottime_ns = until;
+        let patience = &self.patience;
+        let written = patience.ask(move |_| checkpoint::replace(&path, KIND, VERSION, &noted));
+        // `None`: the disk does not answer in time, and is asked again.
+        let Some(written) = written else { return };
         self.noted.boottime_ns = until;
-        if let Err(error) = checkpoint::replace(&self.note, KIND, VERSION, &self.noted) {
+        if let Err(error) = written {
             tracing::warn!(error = chain(&error), "note until when OOM kills were told");
         }
     }
