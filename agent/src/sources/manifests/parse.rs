@@ -310,11 +310,14 @@ impl Parser<'_> {
 fn share(n_documents: usize) -> Budget {
     /// More than ten containers with a hundred variables each.
     const SMALLEST: usize = 10_000;
+    /// Bytes of one pod: more than etcd takes (1.5 MiB, `--max-request-bytes`). A record of it, in which a character may
+    /// take six, is within what a record may have.
+    const MOST_TEXT: usize = 2 << 20;
     let whole = Budget::default();
     let part = |all: usize| (all / n_documents.max(1)).max(SMALLEST);
     Budget {
         nodes: part(whole.nodes),
-        text_bytes: part(whole.text_bytes),
+        text_bytes: part(whole.text_bytes).min(MOST_TEXT),
     }
 }
 

@@ -99,6 +99,28 @@ fn check_fault(text: &str, right: &str) {
     assert!(!scan.is_complete);
 }
 
+/// Its record could not be read back.
+#[test]
+fn a_pod_with_more_text_than_a_record_may_have_is_refused() {
+    let fixture = Fixture::new("text");
+    let value = "x".repeat(600_000);
+    let env = |n| {
+        format!(
+            ", env: [{{name: A, value: &long {value}}}{}]",
+            ", {name: B, value: *long}".repeat(n)
+        )
+    };
+    fixture.put("a.yaml", pod_with("fits", &env(2)));
+    fixture.put("b.yaml", pod_with("large", &env(3)));
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["fits"]);
+    let faults = faults(&scan);
+    assert!(
+        matches!(&faults[..], [it] if it.contains("b.yaml") && it.contains("too much text")),
+        "{faults:?}"
+    );
+}
+
 #[test]
 fn many_documents_lists_and_json_make_pods() {
     let fixture = Fixture::new("forms");
