@@ -1,7 +1,7 @@
 //! Pods from manifest to end, as Kubernetes has it: order of containers, restarts, stops, edits,
 //! faults, logs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -124,6 +124,44 @@ fn a_manifest_that_is_renamed_all_the_time_keeps_its_pod() -> Result<()> {
     let events = agent.events("pod")?;
     let deletions = events.iter().filter(|it| it.event.reason == "Killing");
     assert_eq!(deletions.count(), 0);
+    Ok(())
+}
+
+/// As by a slow copy: the part that is there is a manifest too, of fewer pods.
+#[cfg_attr(feature = "privileged", test)]
+fn a_manifest_that_is_still_written_is_not_read() -> Result<()> {
+    let mut agent = Agent::new("slow-copy")?.with_quick_passes();
+    agent.start()?;
+    let pod = |name: &str| Manifest::new(name).container(Container::idle("app"));
+    let text = |pods: &[&str]| {
+        let pods: Vec<String> = pods.iter().map(|it| pod(it).to_string()).collect();
+        pods.join("\n---\n")
+    };
+    let old = text(&["one", "two"]);
+    agent.put_file("pods.yaml", &old)?;
+    let before = agent.wait("both run", |it| {
+        it.pods.len() == 2 && it.pods.iter().all(is_running)
+    })?;
+    let new = text(&["one", "two", "three"]);
+    let first = new.find("---").context("a second document")?;
+    let mut file = File::create(agent.dir.join("pods/pods.yaml"))?;
+    file.write_all(&new.as_bytes()[..first])?;
+    let status = agent.wait("it is told", |it| {
+        let mut faults = it.manifest_faults.iter();
+        faults.any(|it| it.message.contains("is being written"))
+    })?;
+    assert_eq!(status.pods.len(), 2);
+    agent.wait_full_passes(3)?;
+    file.write_all(&new.as_bytes()[first..])?;
+    drop(file);
+    let after = agent.wait("all run", |it| {
+        it.pods.len() == 3 && it.pods.iter().all(is_running)
+    })?;
+    assert_eq!(after.manifest_faults, []);
+    for pod in &before.pods {
+        let now = after.pods.iter().find(|it| it.uid == pod.uid);
+        assert_eq!(now.and_then(|it| pid_of(it, "app")), pid_of(pod, "app"));
+    }
     Ok(())
 }
 

@@ -3,12 +3,14 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use super::error::{FsError, Operation};
+use super::syscall::has_writer;
 
 /// How often [`whole_if_possible`] tries, and the pause before each further time. Arbitrary: a hundred files that fail hold
 /// up a start by 4 s.
@@ -89,7 +91,7 @@ pub enum Contents {
     },
     /// It is larger than the limit.
     TooLarge { version: FileVersion },
-    /// It was written to while it was read; the bytes are of no use.
+    /// Somebody writes to it, or did while it was read: what is there may be half of it.
     Changing,
     /// It is no regular file.
     Other,
@@ -106,6 +108,9 @@ pub fn read(path: &Path, limit: u64) -> Result<Contents, FsError> {
     let version = FileVersion::of(&before);
     if before.size() > limit {
         return Ok(Contents::TooLarge { version });
+    }
+    if has_writer(file.as_fd()) {
+        return Ok(Contents::Changing);
     }
     let mut bytes = Vec::new();
     // One byte more than allowed tells a file that grew.
@@ -168,12 +173,27 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
+    use std::io::Write;
+
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
 
     use super::*;
     use crate::sys::chain;
     use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn what_somebody_writes_to_is_not_read() {
+        let dir = Scratch::new("regular-writer");
+        let path = dir.path("file");
+        let mut writer = File::create(&path).unwrap();
+        writer.write_all(b"half").unwrap();
+        assert_eq!(read(&path, 100).unwrap(), Contents::Changing);
+        let _reader = File::open(&path).unwrap();
+        drop(writer);
+        let contents = read(&path, 100).unwrap();
+        assert!(matches!(contents, Contents::Whole { bytes, .. } if bytes == b"half"));
+    }
 
     #[test]
     fn what_is_no_file_and_what_has_no_end_are_errors_at_once() {

@@ -106,6 +106,29 @@ impl ProcessExit {
     }
 }
 
+/// Whether somebody has a regular file open to write to it (fcntl(2), `F_SETLEASE`). False also where that cannot be
+/// told: a file of another user without CAP_LEASE, or a file system without leases. Who opens it to write in this
+/// moment waits until the moment is over.
+///
+/// `file`: open to read alone.
+pub fn has_writer(file: BorrowedFd<'_>) -> bool {
+    // include/uapi/asm-generic/fcntl.h
+    const F_SETSIG: libc::c_int = 10;
+    // SAFETY: three integers. The calls touch no memory.
+    let control = |command, argument: libc::c_int| unsafe {
+        libc::fcntl(file.as_raw_fd(), command, argument)
+    };
+    // Who opens the file has the holder of a lease sent SIGIO, which ends a program; SIGURG does nothing.
+    if control(F_SETSIG, libc::SIGURG) != 0 {
+        return false;
+    }
+    if control(libc::F_SETLEASE, libc::F_RDLCK) != 0 {
+        return Errno::last() == Errno::EAGAIN;
+    }
+    control(libc::F_SETLEASE, libc::F_UNLCK);
+    false
+}
+
 /// A descriptor for the process `pid`, thread group leader of it (Linux 5.3). `ESRCH`: there is
 /// none.
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
