@@ -13,8 +13,8 @@ use super::records::Records;
 use super::state::Watched;
 use crate::model::event::ExitStatus;
 use crate::runtime::{
-    ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, RunAs, StartError,
-    StartWarning,
+    ContainerCgroup, ContainerId, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, RunAs,
+    StartError, StartWarning,
 };
 use crate::sys::launch::{Child, Identity, Launch, Limits, Progress, is_readable_within, launch};
 use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
@@ -23,7 +23,7 @@ use crate::sys::{Dir, Root, append, clock, steady};
 /// Joining waits for RCU, some 15 ms for a first hierarchy and little for the others; a node at its
 /// limits may take far longer. What takes this long never ends, and keeps other starts waiting.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A child that has closed its pipe is at its very end.
+/// A child that has closed its pipe, or was killed, is at its very end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Descriptors that a start leaves: of a record of a kill, of connections, of the files of a pass.
@@ -146,12 +146,7 @@ impl Starter<'_> {
             .write_starting(&record)
             .map_err(StartError::Record)
             .and_then(|()| let_go(spec, command, cgroups, child, warnings))
-            .and_then(|()| {
-                // The pipe closes with the exec and with the end of the child. Only one that made
-                // its last step first has had a program; its end is told as any other.
-                let has_run = self.records.has_run(&spec.id);
-                has_run.then_some(()).ok_or_else(|| died(child))
-            })
+            .and_then(|pipe| self.has_begun(&spec.id, child, pipe))
             .inspect_err(|_| {
                 if let Err(error) = self.records.remove(&spec.id) {
                     let container = &spec.id;
@@ -159,6 +154,43 @@ impl Starter<'_> {
                 }
             })?;
         Ok(record)
+    }
+
+    /// Whether the child has a program. Its pipe closes with the exec and with its end, and others that are cloned
+    /// meanwhile may hold it open: only one that made its last step has had a program, whose end is told as any other.
+    pub(super) fn has_begun(
+        &self,
+        id: &ContainerId,
+        child: &Child,
+        pipe: Pipe,
+    ) -> Result<(), StartError> {
+        if pipe == Pipe::Silent && !self.records.has_run(id) {
+            // It takes no step any more.
+            let pidfd = child.pidfd.as_fd();
+            let _ = pidfd_send_signal(pidfd, 9);
+            let _ = is_readable_within(pidfd, END_TIMEOUT);
+        }
+        if self.records.has_run(id) {
+            return Ok(());
+        }
+        Err(match pipe {
+            Pipe::Closed => died(child),
+            Pipe::Silent => stuck(),
+        })
+    }
+}
+
+/// What became of the child's pipe behind the gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pipe {
+    Closed,
+    /// Nothing came in time.
+    Silent,
+}
+
+fn stuck() -> StartError {
+    StartError::Stuck {
+        seconds: READY_TIMEOUT.as_secs(),
     }
 }
 
@@ -169,15 +201,12 @@ fn let_go(
     cgroups: &[Dir],
     child: &Child,
     warnings: &mut Vec<StartWarning>,
-) -> Result<(), StartError> {
-    let stuck = StartError::Stuck {
-        seconds: READY_TIMEOUT.as_secs(),
-    };
+) -> Result<Pipe, StartError> {
     let failed = |step, index, source| failed(spec, command, cgroups, step, index, source);
     match told(child)? {
         Progress::Ready => {}
         Progress::Closed => return Err(died(child)),
-        Progress::Silent => return Err(stuck),
+        Progress::Silent => return Err(stuck()),
         Progress::Failed {
             step,
             index,
@@ -189,8 +218,8 @@ fn let_go(
     // An error means that nobody is behind the gate.
     child.open_gate().map_err(|_gone| died(child))?;
     match told(child)? {
-        Progress::Closed | Progress::Ready => Ok(()),
-        Progress::Silent => Err(stuck),
+        Progress::Closed | Progress::Ready => Ok(Pipe::Closed),
+        Progress::Silent => Ok(Pipe::Silent),
         Progress::Failed {
             step,
             index,

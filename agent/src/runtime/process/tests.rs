@@ -5,20 +5,24 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use super::start::Pipe;
 use super::*;
 use crate::model::pod::PodUid;
 use crate::runtime::{
-    ContainerCgroup, ContainerExit, ContainerOwner, ContainerRecord, HostProcess, UnknownExit,
+    ContainerCgroup, ContainerExit, ContainerOwner, ContainerRecord, HostProcess, StartError,
+    UnknownExit,
 };
-use crate::sys::launch::Limits;
+use crate::sys::launch::{Child, Launch, Limits, Progress, is_readable_within, launch};
 use crate::sys::scratch::Scratch;
-use crate::sys::{Root, clock, durable};
+use crate::sys::syscall::{Reap, pidfd_send_signal, wait_child};
+use crate::sys::{Root, append, clock, durable};
 
 /// Far above what anything here takes, on a loaded machine too.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -382,34 +386,80 @@ fn two_hundred_quick_containers_are_each_told_once() {
     }
 }
 
-#[test]
-fn without_an_open_gate_nothing_runs() {
-    let dir = TestDir::new("gate");
-    let it = Fixture::new(dir.0.directory());
-    dir.write("containers/c.starting", b"");
-    let spec = shell(dir.0.directory(), "c", "echo > ran");
-    let command = command::Command::resolve(&spec).unwrap();
-    let plan = crate::sys::launch::Launch {
+/// A child that waits at its gate, without a word to the runtime.
+fn at_the_gate(dir: &TestDir, it: &Fixture, spec: &ContainerSpec) -> Child {
+    dir.write(&format!("containers/{}.starting", spec.id), b"");
+    let command = command::Command::resolve(spec).unwrap();
+    let plan = Launch {
         program: command.program_c,
         argv: command.argv,
         envp: command.envp,
         working_dir: command.working_dir,
-        stdin: crate::sys::append::open_null().unwrap(),
-        output: crate::sys::append::open(&dir.0.path("log")).unwrap(),
+        stdin: append::open_null().unwrap(),
+        output: append::open(&dir.0.path("log")).unwrap(),
         join: Vec::new(),
         limits: Limits::default(),
         rename: it.runtime.shared.records.mark_run(&spec.id).unwrap(),
         identity: None,
     };
-    let child = crate::sys::launch::launch(&plan, None).unwrap();
+    let child = launch(&plan, None).unwrap();
     let progress = child.progress(DEADLINE).unwrap();
-    assert!(matches!(progress, crate::sys::launch::Progress::Ready));
-    let pidfd = child.into_pidfd();
-    assert!(crate::sys::launch::is_readable_within(pidfd.as_fd(), DEADLINE).unwrap());
-    let exit = crate::sys::syscall::wait_child(pidfd.as_fd(), crate::sys::syscall::Reap::Yes);
-    assert_eq!(exit.unwrap(), Some(ProcessExit::Code(126)));
+    assert!(matches!(progress, Progress::Ready));
+    child
+}
+
+fn end_of(pidfd: &OwnedFd) -> Option<ProcessExit> {
+    assert!(is_readable_within(pidfd.as_fd(), DEADLINE).unwrap());
+    wait_child(pidfd.as_fd(), Reap::Yes).unwrap()
+}
+
+#[test]
+fn without_an_open_gate_nothing_runs() {
+    let dir = TestDir::new("gate");
+    let it = Fixture::new(dir.0.directory());
+    let spec = shell(dir.0.directory(), "c", "echo > ran");
+    let pidfd = at_the_gate(&dir, &it, &spec).into_pidfd();
+    assert_eq!(end_of(&pidfd), Some(ProcessExit::Code(126)));
     assert!(!dir.has("ran"));
     assert_eq!(dir.records(), ["c.starting"]);
+}
+
+/// As when another child holds its pipe open, or the disk hangs: what runs goes on, and nothing else ever runs.
+#[test]
+fn a_child_that_says_nothing_is_judged_by_its_record() {
+    let dir = TestDir::new("silent");
+    let it = Fixture::new(dir.0.directory());
+    let shared = &it.runtime.shared;
+    let starter = Starter {
+        records: &shared.records,
+        exits: &shared.exits,
+        boot_id: &shared.boot_id,
+        limits: Limits::default(),
+    };
+    let spec = shell(dir.0.directory(), "runs", "exec sleep 60");
+    let child = at_the_gate(&dir, &it, &spec);
+    child.open_gate().unwrap();
+    let progress = child.progress(DEADLINE).unwrap();
+    assert!(matches!(progress, Progress::Closed));
+    starter.has_begun(&spec.id, &child, Pipe::Silent).unwrap();
+    let pidfd = child.into_pidfd();
+    pidfd_send_signal(pidfd.as_fd(), 15).unwrap();
+    let ended = end_of(&pidfd);
+    assert!(
+        matches!(ended, Some(ProcessExit::Signal { signal: 15, .. })),
+        "{ended:?}"
+    );
+
+    let spec = shell(dir.0.directory(), "waits", "echo > ran");
+    let child = at_the_gate(&dir, &it, &spec);
+    let error = starter.has_begun(&spec.id, &child, Pipe::Silent);
+    assert!(matches!(error, Err(StartError::Stuck { .. })), "{error:?}");
+    let ended = end_of(&child.into_pidfd());
+    assert!(
+        matches!(ended, Some(ProcessExit::Signal { signal: 9, .. })),
+        "{ended:?}"
+    );
+    assert!(!dir.has("ran"));
 }
 
 /// Another process that is an agent, to be killed.
