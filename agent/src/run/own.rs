@@ -57,7 +57,7 @@ pub(super) use self::hands::SettingError;
 use self::hands::{DeviceControl, Hands};
 use self::logs::LogKeeper;
 use self::ownership::Ownership;
-use self::pass::Scope;
+use self::pass::{Pauses, Scope};
 use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
 use self::pressure::{Notes, Pressure};
@@ -91,7 +91,7 @@ use crate::observe::health::Health;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
-use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
+use crate::runtime::{Runtime, RuntimeError, RuntimeEvent, StartError};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::oom_counters::Signals;
 use crate::sys::launch::Limits;
@@ -593,14 +593,17 @@ impl Loop {
             } => self.started(&uid, &container, process, started_at, &warnings),
             RuntimeEvent::StartFailed { error, .. } => {
                 let message = crate::observe::chain(&error);
+                let now = clock::boottime();
+                let pauses = match error {
+                    StartError::Stuck { .. } => Pauses::STUCK,
+                    _ => Pauses::LACK,
+                };
                 match error.is_lack() {
-                    true => self.hold_start(
-                        &uid,
-                        &container,
-                        pass::lacking(&message),
-                        clock::boottime(),
-                    ),
-                    false => self.start_failed(&uid, &container, message, clock::boottime()),
+                    true => {
+                        let why = pass::lacking(&message);
+                        self.hold_start(&uid, &container, why, pauses, now);
+                    }
+                    false => self.start_failed(&uid, &container, message, now),
                 }
             }
             RuntimeEvent::Exited {

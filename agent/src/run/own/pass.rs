@@ -39,9 +39,32 @@ use crate::sys::patience::Errand;
 use crate::sys::{Root, clock};
 use crate::units::Limit;
 
-/// How long a start waits for what the agent lacks before it is tried again. Arbitrary: a hundred that
-/// wait cost a few milliseconds.
-const LACK_LASTS: Duration = Duration::from_secs(1);
+/// How long a start waits before it is tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pauses {
+    first: Duration,
+    /// Each is twice the one before until then.
+    last: Duration,
+}
+
+impl Pauses {
+    /// For what the agent lacks. Arbitrary: a hundred that wait cost a few milliseconds.
+    pub(super) const LACK: Self = Self {
+        first: Duration::from_secs(1),
+        last: Duration::from_secs(1),
+    };
+
+    /// For a start that hung, and held up others for ten seconds. As long as kubelet's back-off.
+    pub(super) const STUCK: Self = Self {
+        first: Duration::from_secs(10),
+        last: Duration::from_secs(300),
+    };
+
+    fn after(self, before: Option<Duration>) -> Duration {
+        let twice = before.map_or(self.first, |it| it * 2);
+        twice.clamp(self.first, self.last)
+    }
+}
 
 /// How long a pass waits for volumes of the host, all in all: a local disk that is in order takes less than a millisecond
 /// for each. What takes longer is asked after when the start is tried again.
@@ -475,11 +498,14 @@ impl Loop {
                 let fault = entry.and_then(|it| it.cgroup_fault_of(container)).cloned();
                 if let Some(fault) = fault {
                     match fault.is_lack {
-                        true => self.hold_start(uid, container, lacking(&fault.text), now),
+                        true => {
+                            let why = lacking(&fault.text);
+                            self.hold_start(uid, container, why, Pauses::LACK, now);
+                        }
                         false => self.start_failed(uid, container, fault.text, now),
                     }
                 } else if let Err(why) = self.provide_volumes(uid, container) {
-                    self.hold_start(uid, container, why, now);
+                    self.hold_start(uid, container, why, Pauses::LACK, now);
                 } else if self.ask_before_start(uid, container) {
                     // Started once they have answered.
                 } else if let Err(message) = self.start(uid, container) {
@@ -523,7 +549,8 @@ impl Loop {
             let message = crate::observe::chain(&error);
             // It runs: its cgroup stays, and the runtime tells of its end.
             if let RuntimeError::Duplicate { .. } = error {
-                self.hold_start(uid, container, message, clock::boottime());
+                let now = clock::boottime();
+                self.hold_start(uid, container, message, Pauses::LACK, now);
                 return Ok(());
             }
             return Err(message);
@@ -587,6 +614,7 @@ impl Loop {
         uid: &PodUid,
         container: &str,
         mut why: String,
+        pauses: Pauses,
         now: Duration,
     ) {
         let Some(entry) = self.pods.get_mut(uid) else {
@@ -611,9 +639,11 @@ impl Loop {
             _ => self.told.start_held(&entry.pod_ref, container, &why),
         }
         instance.held = Some(why.clone());
+        let pause = pauses.after(instance.lack.as_ref().map(|it| it.pause));
         instance.lack = Some(Lack {
             why,
-            until: Some(now + LACK_LASTS),
+            pause,
+            until: Some(now + pause),
         });
         self.held_starts.push((uid.clone(), action));
     }
@@ -909,5 +939,24 @@ fn reading_fault(error: &ReadError) -> SourceFault {
         | ReadError::DevicePrograms { .. }
         | ReadError::NoController { .. } => SourceFault::Io,
         ReadError::Parse { .. } => SourceFault::Parse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_tried_ever_more_seldom() {
+        let mut before = None;
+        let pauses = [10, 20, 40, 80, 160, 300, 300].map(|seconds| {
+            before = Some(Pauses::STUCK.after(before));
+            (before, seconds)
+        });
+        for (pause, seconds) in pauses {
+            assert_eq!(pause, Some(Duration::from_secs(seconds)));
+        }
+        let lack = Pauses::LACK.after(Some(Duration::from_secs(300)));
+        assert_eq!(lack, Duration::from_secs(1));
     }
 }

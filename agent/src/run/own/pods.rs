@@ -116,6 +116,8 @@ impl Instance {
 #[derive(Clone, Debug)]
 pub(super) struct Lack {
     pub why: String,
+    /// From the last try to the next.
+    pub pause: Duration,
     /// When it is tried again, boottime; `None`: it is being tried.
     pub until: Option<Duration>,
 }
