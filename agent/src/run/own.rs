@@ -92,7 +92,7 @@ use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent, StartError};
-use crate::sources::manifests::ManifestDirectory;
+use crate::sources::manifests::{ManifestDirectory, PatientDirectory};
 use crate::sources::oom_counters::Signals;
 use crate::sys::launch::Limits;
 use crate::sys::{Root, clock, steady};
@@ -139,7 +139,7 @@ pub(super) struct Loop {
     runtime: Box<dyn Runtime>,
     /// What the start handles.
     beginning: Arc<Beginning>,
-    manifests: ManifestDirectory,
+    manifests: PatientDirectory,
     pods: BTreeMap<PodUid, PodEntry>,
     ownership: Ownership,
     undecided: Undecided,
@@ -263,6 +263,15 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let told = Told::new(log.clone());
     identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
     let beginning = Arc::new(Beginning::of(&paths, &told));
+    let manifests = ManifestDirectory::new(manifest_directory)
+        .with_node_name(node.name.as_str())
+        .with_believed_status(own.compat == Compat::Kubelet)
+        .with_witness(Arc::<Beginning>::clone(&beginning));
+    // A full channel means that the loop has enough reason to look.
+    let on_late = {
+        let to_loop = to_loop.clone();
+        move || drop(to_loop.try_send(Event::ManifestsChanged))
+    };
     let mut state = Loop {
         settings: Settings {
             backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
@@ -270,10 +279,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         },
         files: Files::start(&paths, &told)?,
         paths,
-        manifests: ManifestDirectory::new(manifest_directory)
-            .with_node_name(node.name.as_str())
-            .with_believed_status(own.compat == Compat::Kubelet)
-            .with_witness(Arc::<Beginning>::clone(&beginning)),
+        manifests: PatientDirectory::new(manifests, on_late),
         beginning,
         config: Arc::clone(&config),
         own,
@@ -378,7 +384,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     saver.save();
     drop(saver);
     let _listener = listener.map(Prepared::listen);
-    let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
+    let _watcher = watch::spawn(state.manifests.path(), to_loop.clone())?;
     state.serve_pod_resources(&server);
     state.serve_plugins(server.tokio(), to_loop.clone());
     let _pressure = state.watch_pressure(to_loop);

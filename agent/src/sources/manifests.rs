@@ -15,6 +15,7 @@
 //! known ([`ManifestScan::is_complete`]).
 
 mod parse;
+mod patient;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,9 +24,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+pub use self::patient::PatientDirectory;
 use crate::model::pod::{Pod, PodUid};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
-use crate::sys::watch::{DirWatch, WatchError};
 use crate::sys::{FsError, Root, chain};
 
 /// Of one file. A pod's manifest has a few kilobytes, and etcd takes no object above 1.5 MiB.
@@ -220,11 +221,6 @@ impl ManifestDirectory {
     /// What runs before the first scan, by `namespace/name`: of several definitions of a pod that is the one that counts.
     pub fn prefer(&mut self, running: BTreeMap<String, Running>) {
         self.running = running;
-    }
-
-    /// Wakes on changes of the directory; [`scan`](Self::scan) tells what they are.
-    pub fn watch(&self) -> Result<DirWatch, WatchError> {
-        DirWatch::new(&self.path)
     }
 
     /// Reads what has changed since the last scan. Costs a listing and a `stat` per file where

@@ -2,7 +2,7 @@
 //! CPUs that go online or offline. It tells the loop to look; without it the timer does.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::event::{Event, Sender};
 use crate::run::RunError;
 use crate::run::worker::{Stop, Worker};
-use crate::sources::manifests::ManifestDirectory;
 use crate::sources::uevents::CpuWatch;
 use crate::sys::watch::DirWatch;
 
@@ -23,10 +22,10 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 const STOP_CHECK_MS: u16 = 500;
 
 /// Starts the thread. What cannot be watched is told, and left to the full passes.
-pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Worker, RunError> {
+pub(super) fn spawn(directory: &Path, to_loop: Sender) -> Result<Worker, RunError> {
     let mut sources = Sources {
-        directory: directory.path().into(),
-        manifests: told(directory.watch(), "manifest changes"),
+        directory: directory.into(),
+        manifests: told(DirWatch::new(directory), "manifest changes"),
         cpus: told(CpuWatch::open(), "CPUs that go online or offline"),
     };
     let watch = move |stop: &Stop| {

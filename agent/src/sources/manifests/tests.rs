@@ -3,7 +3,9 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -11,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::*;
 use crate::model::pod::QosClass;
 use crate::sys::scratch::Scratch;
+use crate::sys::watch::DirWatch;
 
 /// A directory of manifests that goes with the test.
 struct Fixture {
@@ -119,6 +122,51 @@ fn a_pod_with_more_text_than_a_record_may_have_is_refused() {
         matches!(&faults[..], [it] if it.contains("b.yaml") && it.contains("too much text")),
         "{faults:?}"
     );
+}
+
+/// Waits for a word at each file, as a server does that is away for a while.
+#[derive(Debug)]
+struct Slow(Mutex<Receiver<()>>);
+
+impl Witness for Slow {
+    fn begins(&self, _thing: &str) -> bool {
+        self.0.lock().is_ok_and(|it| it.recv().is_ok())
+    }
+
+    fn ends(&self) {}
+}
+
+#[test]
+fn a_file_that_hangs_is_not_waited_for_and_is_taken_when_it_is_read() {
+    let fixture = Fixture::new("hangs");
+    fixture.put("a.yaml", pod("a"));
+    let (go, told) = channel();
+    let (to_test, done) = channel();
+    let slow = fixture
+        .directory()
+        .with_witness(Arc::new(Slow(Mutex::new(told))));
+    let mut directory = PatientDirectory::new(slow, move || {
+        to_test.send(()).ok();
+    });
+    go.send(()).expect("it is read");
+    assert_eq!(names(&directory.scan()), ["a"]);
+    fixture.put("b.yaml", pod("b"));
+    for _ in 0..2 {
+        let scan = directory.scan();
+        assert_eq!(names(&scan), ["a"]);
+        let faults = faults(&scan);
+        assert!(
+            matches!(&faults[..], [it] if it.contains("was not read within 1 s")),
+            "{faults:?}"
+        );
+        assert!(!scan.is_complete);
+    }
+    go.send(()).expect("it is read");
+    done.recv().expect("it is told");
+    let mut scans = (0..100).map(|_| directory.scan());
+    let scan = scans.find(|it| it.is_complete).expect("it is taken");
+    assert_eq!(names(&scan), ["a", "b"]);
+    assert_eq!(scan.faults, []);
 }
 
 #[test]
@@ -818,7 +866,7 @@ fn an_atomic_volume_is_followed() {
     publish("..1", &pod("one"));
     symlink("..data/a.yaml", fixture.path.join("a.yaml")).expect("the fixture can be made");
     assert_eq!(names(&directory.scan()), ["one"]);
-    let watch = directory.watch().expect("the directory can be watched");
+    let watch = DirWatch::new(directory.path()).expect("the directory can be watched");
     publish("..2", &pod("two"));
     assert!(watch.drain().expect("the watch works").changed);
     assert_eq!(names(&directory.scan()), ["two"]);
@@ -843,10 +891,7 @@ fn a_second_scan_gives_the_same_and_parses_nothing() {
 #[test]
 fn a_watch_wakes_on_a_whole_file_and_tells_a_lost_directory() {
     let fixture = Fixture::new("watch");
-    let watch = fixture
-        .directory()
-        .watch()
-        .expect("the directory can be watched");
+    let watch = DirWatch::new(&fixture.path).expect("the directory can be watched");
     let is_readable = |timeout: Duration| {
         let milliseconds = u16::try_from(timeout.as_millis()).expect("timeouts are short");
         let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
@@ -863,7 +908,7 @@ fn a_watch_wakes_on_a_whole_file_and_tells_a_lost_directory() {
     assert!(!is_readable(Duration::ZERO));
     fs::remove_dir_all(&fixture.path).expect("the directory can be removed");
     assert!(watch.drain().expect("the watch works").lost);
-    assert!(fixture.directory().watch().is_err());
+    assert!(DirWatch::new(fixture.directory().path()).is_err());
 }
 
 #[test]
