@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::checkpoint;
 use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
 use crate::model::sealed::{self, SealError};
-use crate::sys::{FsError, Root, durable};
+use crate::sys::{FsError, Root, chain, durable};
 
 /// The newest records, which the death of the node can have caught half on disk, are looked at when
 /// the ring is opened. An older one that is damaged shows when it is read.
@@ -28,6 +28,16 @@ pub struct Found {
     pub n_damaged: usize,
     /// Not of this agent.
     pub n_foreign: usize,
+    /// Why something of it stays that should not, as on a disk that is read-only.
+    pub fault: Option<String>,
+}
+
+impl Found {
+    fn note(&mut self, tidied: Result<(), FsError>) {
+        if let Err(error) = tidied {
+            self.fault.get_or_insert_with(|| chain(&error));
+        }
+    }
 }
 
 /// See the module. One for each directory.
@@ -68,12 +78,13 @@ impl OomRing {
             match (RecordId::of_file(&name), set_aside) {
                 (Some(id), _) => ring.note(id, root.metadata(&path)?.len()),
                 (None, Some(id)) => ring.set_aside.push(id),
-                (None, None) if is_unfinished => root.remove_file(&path)?,
+                (None, None) if is_unfinished => found.note(root.remove_file(&path)),
                 (None, None) => found.n_foreign += 1,
             }
         }
-        found.n_damaged = ring.set_damaged_aside(&root)?;
-        ring.make_room(0)?;
+        let set_aside = ring.set_damaged_aside(&root, &mut found.n_damaged);
+        found.note(set_aside);
+        found.note(ring.make_room(0));
         found.n_records = ring.sizes.len();
         Ok((ring, found))
     }
@@ -129,9 +140,8 @@ impl OomRing {
         Ok(())
     }
 
-    fn set_damaged_aside(&mut self, root: &Root) -> Result<usize, FsError> {
+    fn set_damaged_aside(&mut self, root: &Root, n_damaged: &mut usize) -> Result<(), FsError> {
         let newest: Vec<RecordId> = self.sizes.keys().rev().take(CHECKED).copied().collect();
-        let mut n_damaged = 0;
         for id in newest {
             let bytes = root.read_at_most(self.path(id), MAX_RECORD_BYTES as u64);
             let opened = bytes.map(|it| sealed::open::<OomRecord>(KIND, VERSION, &it));
@@ -143,11 +153,11 @@ impl OomRing {
                     checkpoint::set_aside(&self.path(id))?;
                     self.forget(id);
                     self.set_aside.push(id);
-                    n_damaged += 1;
+                    *n_damaged += 1;
                 }
             }
         }
-        Ok(n_damaged)
+        Ok(())
     }
 }
 

@@ -260,6 +260,9 @@ fn start(
         let n = found.n_damaged;
         faults.push(format!("{n} OOM records are damaged and set aside"));
     }
+    if let Some(why) = found.fault {
+        faults.push(format!("OOM records are left as they are: {why}"));
+    }
     let counts = state.join(COUNTS);
     let saved = restore_counts(&counts, &metrics).unwrap_or_else(|fault| {
         faults.push(fault);

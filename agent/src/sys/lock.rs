@@ -142,7 +142,12 @@ fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
         }
         _ => options.create(true).truncate(false).write(true),
     };
-    let mut file = options.open(path).map_err(failed)?;
+    let mut file = match options.open(path) {
+        // A lock writes nothing.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => open_to_read(path),
+        opened => opened,
+    }
+    .map_err(failed)?;
     let began = Instant::now();
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -157,6 +162,12 @@ fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
         };
         thread::sleep(STEP);
     }
+}
+
+fn open_to_read(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+    options.open(path)
 }
 
 /// Who holds the `flock` of an inode, by `/proc/locks` (proc_locks(5)):

@@ -12,7 +12,7 @@ use ballast::model::status::{ContainerEntry, ProgramState, Status};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming};
-use ballast_tests::scrape::{free_address, text};
+use ballast_tests::scrape::{self, free_address, text};
 use ballast_tests::wait::until;
 
 use super::{STATIC_UID, UID, check_kill, eat, limited, wait_kills};
@@ -140,6 +140,41 @@ fn in_a_cgroup_namespace_of_its_own_everything_is_told() -> Result<()> {
     check("namespace", change, |pid| {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/cgroup"));
         assert_ne!(of(&pid.to_string())?, of("self")?);
+        Ok(())
+    })
+}
+
+/// A disk that had a fault is read-only from then on, and its node is one that people look at.
+#[cfg_attr(feature = "privileged", test)]
+fn with_a_state_directory_that_is_read_only_everything_is_told() -> Result<()> {
+    let tree = KubeTree::new("readonly", Driver::Cgroupfs)?;
+    let pod = tree.pod(UID)?;
+    let mut agent = Agent::observing("observe-read-only", &tree)?;
+    agent.metrics = free_address()?;
+    agent.start()?;
+    let before = limited(&pod, 510)?;
+    eat(&before)?;
+    wait_kills(&agent, 1)?;
+    agent.stop()?;
+    let state = agent.state();
+    let state = state.display();
+    let mounts = format!("mount --bind {state} {state} && mount -o remount,bind,ro {state}");
+    agent.start_by(&["unshare", "-m"], &format!("{mounts} && exec \"$@\""));
+    agent.start()?;
+    let container = limited(&pod, 511)?;
+    eat(&container)?;
+    let kills = wait_kills(&agent, 1)?;
+    check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+    let counted = || {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let of = |result| page.sum("ballast_oom_records_total", &[("result", result)]);
+        let kills = page.sum("ballast_oom_kills_total", &[("pod_uid", UID)]);
+        anyhow::Ok((kills, of("kept"), of("dropped")))
+    };
+    until("both are counted, and the one without a record", || {
+        let counted = counted()?;
+        // That of the first was kept.
+        ensure!(counted == (2.0, 1.0, 1.0), "{counted:?}");
         Ok(())
     })
 }

@@ -112,6 +112,7 @@ fn what_a_crash_or_others_left_is_told_apart() {
         n_records: 1,
         n_damaged: 2,
         n_foreign: 1,
+        fault: None,
     };
     assert_eq!(found, expected);
     assert_eq!(ids(&ring), [1]);
