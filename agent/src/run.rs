@@ -37,6 +37,7 @@ pub use self::replay::{
 };
 use crate::config::{Config, FieldCounts, Mode};
 use crate::decide::placement::managers::PlacementError;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::CheckReport;
 use crate::runtime::RuntimeError;
 use crate::sources::oom_counters::OomCountersError;
@@ -68,6 +69,15 @@ pub enum RunError {
         field: &'static str,
         path: PathBuf,
         source: Option<FsError>,
+    },
+    #[error(
+        "kubelet.cgroupRoot: containers of this agent ({n}) run in cgroups below {running}, and by this they would be \
+         below {wanted}; right would be where they run, until they have ended"
+    )]
+    Elsewhere {
+        n: usize,
+        running: CgroupPath,
+        wanted: CgroupPath,
     },
     /// By another process than the agent of this configuration.
     #[error(

@@ -211,6 +211,37 @@ fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
     Ok(())
 }
 
+/// Below another root nothing would hold for the pods that run, and nothing would end them.
+#[cfg_attr(feature = "privileged", test)]
+fn another_cgroup_root_waits_for_the_pods_that_run() -> Result<()> {
+    let mut agent = Agent::new("elsewhere")?;
+    agent.start()?;
+    agent.put(&pod())?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    agent.stop()?;
+    let root = agent.cgroup_root.clone();
+    agent.cgroup_root = format!("{root}-other");
+    let kubepods = agent.kubepods();
+    let words = [
+        "kubelet.cgroupRoot",
+        &format!("(1) run in cgroups below /{root}/kubepods"),
+        &kubepods,
+    ];
+    ends_with(2, &agent, &words)?;
+    let checked = agent.check_command()?.output()?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(2), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    assert!(!cgroup::dir_of("memory", &kubepods).exists());
+    agent.cgroup_root = root;
+    agent.start()?;
+    let after = agent.wait_pod("pod", "goes on", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    Ok(())
+}
+
 /// A cgroup namespace hides nothing where the node's tree is mounted. What a container mounts itself is
 /// its own part of it, and is told.
 #[cfg_attr(feature = "privileged", test)]

@@ -72,6 +72,7 @@ impl RunError {
                 | PodSourceError::ServiceAccount(_),
             )
             | Self::Nested { .. }
+            | Self::Elsewhere { .. }
             | Self::Directory { .. }
             | Self::InUse { .. }
             | Self::Socket(_) => true,
@@ -117,7 +118,7 @@ impl RunError {
         let fields: &[&str] = match self {
             Self::Setting(error) => return error.fields(),
             Self::Placement(error) => error.fields(),
-            Self::Place(_) => &["kubelet.cgroupRoot"],
+            Self::Place(_) | Self::Elsewhere { .. } => &["kubelet.cgroupRoot"],
             Self::Pods(error) => error.fields(),
             Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
             Self::Directory { field, .. } => &[field],

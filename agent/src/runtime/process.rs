@@ -31,6 +31,7 @@ use nix::sys::signal::SigSet;
 use self::exits::Exits;
 pub(super) use self::proc_file::start_ticks;
 use self::records::Records;
+pub use self::records::running;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};
 use super::{

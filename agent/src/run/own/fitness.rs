@@ -8,8 +8,10 @@ use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::capacity::NodeCapacity;
+use crate::model::cgroup_path::CgroupPath;
 use crate::run::node::Node;
 use crate::run::{RunError, addresses, directories, serve};
+use crate::runtime::process;
 use crate::sys::{FsError, Root};
 
 /// For `ballast check`.
@@ -48,6 +50,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let Ok(hands) = Hands::new(&node, &config.kubelet, own.compat) else {
         return Err(RunError::all(faults));
     };
+    faults.extend(elsewhere(config, &node, &hands.plan.kubepods_path()));
     let settings = PlacementSettings {
         compat: own.compat,
         config: config.kubelet.placement.clone(),
@@ -65,6 +68,30 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         node,
         hands,
         placement,
+    })
+}
+
+/// Containers that an agent of this state directory has started in other cgroups than it would now: it would look for
+/// them, limit them and end them where they are not.
+fn elsewhere(config: &Config, node: &Node, wanted: &CgroupPath) -> Option<RunError> {
+    let trees = &node.reader.trees().trees;
+    let below_mount = |path: &Path| {
+        let mut inside = trees
+            .iter()
+            .filter_map(|it| path.strip_prefix(it.dir.path()).ok());
+        CgroupPath::new(format!("/{}", inside.next()?.display())).ok()
+    };
+    let running = process::running(&config.state_directory);
+    let paths = running.iter().filter_map(|it| {
+        let mut paths = it.cgroups.iter().filter_map(|it| below_mount(&it.path));
+        paths.next()
+    });
+    let others: Vec<CgroupPath> = paths.filter(|it| it.below(wanted).is_none()).collect();
+    let pod = others.first()?.parent()?;
+    Some(RunError::Elsewhere {
+        n: others.len(),
+        running: pod.parent().unwrap_or(pod),
+        wanted: wanted.clone(),
     })
 }
 
