@@ -1,15 +1,18 @@
 //! Manifests that are edited while their pod runs, under the UID that they name themselves.
 
 use std::fs;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use ballast::model::record::EventRecord;
+use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
-use super::crash::fails_once;
-use super::look::{container_path, is_running, pid_of, pod_path};
+use super::crash::{after, fails_once};
+use super::look::{container_path, is_running, pid_of, pod_dir, pod_path};
 
 /// Two containers: `sleep 36NN` with a limit, and one that stays as it is.
 fn pod(seconds: u32, mib: u64) -> Manifest {
@@ -97,6 +100,74 @@ fn an_edited_manifest_changes_its_pod_and_no_more_of_it_than_it_says() -> Result
         redefinitions(&agent)?,
         ["ends, and begins anew with another definition: spec.volumes"]
     );
+    Ok(())
+}
+
+/// A pod that ends is never taken back: its manifest begins another one, at once when the first is gone, edited or not.
+#[cfg_attr(feature = "privileged", test)]
+fn a_manifest_that_is_put_back_while_its_pod_ends_begins_it_anew() -> Result<()> {
+    let mut agent = Agent::new("put-back")?;
+    agent.start()?;
+    let go = agent.dir.join("go");
+    let slow = format!(
+        "trap '{}' TERM; echo up > up; while :; do sleep 0.05; done",
+        after(&go, "exit 0")
+    );
+    let pod = |name: &str, app: Container| {
+        let pod = Manifest::new(name).with_uid(&format!("0b1c2d3e-{name}"));
+        pod.with("terminationGracePeriodSeconds", json!(600))
+            .container(app)
+    };
+    let slow = Container::sh("app", &slow);
+    let other = Container::new("app", &["sleep", "3602"]);
+    let cases = [("same", slow.clone()), ("edited", other)];
+    let mut first = Vec::new();
+    for (name, _) in &cases {
+        agent.put(&pod(name, slow.clone()))?;
+        let it = agent.wait_pod(name, "runs", is_running)?;
+        let up = pod_dir(&agent.state(), &it).join("up");
+        agent.wait_for("its trap is set", || Ok(up.exists()))?;
+        first.push(it);
+    }
+    for (name, app) in &cases {
+        agent.remove_pod(name)?;
+        let is_ending = |it: &PodEntry| it.reason.as_deref() == Some("Terminating");
+        agent.wait_pod(name, "ends", is_ending)?;
+        agent.put(&pod(name, app.clone()))?;
+    }
+    // When this one is there, so are the manifests that were put back.
+    let last = Manifest::new("last").container(Container::idle("app"));
+    agent.put(&last)?;
+    agent.wait_pod("last", "runs", is_running)?;
+    fs::write(&go, "")?;
+    for ((name, _), first) in cases.iter().zip(&first) {
+        let again = agent.wait_pod(name, "runs again", |it| {
+            is_running(it) && pid_of(it, "app") != pid_of(first, "app")
+        })?;
+        assert_eq!(again.uid, first.uid);
+        assert_eq!(again.containers[0].restarts, 0);
+        if *name == "edited" {
+            let pid = pid_of(&again, "app").context("it runs")?;
+            agent.wait_for("it is the program", || Ok(command(pid)? == "sleep 3602 "))?;
+        }
+    }
+    let events = agent.events("pod")?;
+    for first in &first {
+        let times = |reason: &str| -> Vec<u64> {
+            let of = |it: &&EventRecord| it.event.reason == reason;
+            let of_pod = events
+                .iter()
+                .filter(|it| it.event.uid() == Some(&first.uid));
+            of_pod.filter(of).map(|it| it.event.boottime_ns).collect()
+        };
+        let (added, removed) = (times("PodAdded"), times("PodRemoved"));
+        let ([_, again], [gone]) = (&added[..], &removed[..]) else {
+            bail!("{events:#?}");
+        };
+        // Each 10 s all manifests are read whatever happens.
+        let later = Duration::from_nanos(again.saturating_sub(*gone));
+        ensure!(later < Duration::from_secs(3), "{later:?}");
+    }
     Ok(())
 }
 

@@ -160,7 +160,7 @@ pub(super) struct Loop {
     /// What failed at kubepods and the QoS cgroups in the last pass.
     node_faults: BTreeMap<CgroupPath, String>,
     manifest_state: manifests::ManifestState,
-    /// A pod has gone that begins anew.
+    /// A pod has gone: its manifest may have been put back while it ended, and others wait for its name.
     reads_again: bool,
     /// A pod has ended, for which others may wait.
     has_room: bool,
@@ -630,11 +630,8 @@ impl Loop {
 
     /// When the next pass is due without an event; zero when a pass has left something to decide.
     fn next_wake(&self) -> Option<Duration> {
-        if self
-            .pods
-            .values()
-            .any(|entry| entry.is_dirty && entry.blocked.is_none())
-        {
+        let is_due = |it: &PodEntry| it.is_dirty && it.blocked.is_none();
+        if self.reads_again || self.pods.values().any(is_due) {
             return Some(Duration::ZERO);
         }
         let pods = self

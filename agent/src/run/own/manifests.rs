@@ -223,11 +223,6 @@ impl Loop {
             .or_else(|| self.managers_refusal(new))
     }
 
-    /// Whether a pod has gone that begins anew: its manifest is there.
-    pub(super) fn begins_anew(&self, uid: &PodUid) -> bool {
-        self.manifest_state.ending_to_begin_anew.contains_key(uid)
-    }
-
     fn delete_pod(&mut self, uid: &PodUid, now: Duration) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;

@@ -113,12 +113,12 @@ impl Loop {
         for entry in self.pods.values_mut() {
             entry.is_dirty |= entry.waits_for_room;
         }
+        self.unblock();
         let is_looked_at = |it: &&PodEntry| scope == Scope::All || it.is_dirty;
         let mut entries: Vec<&PodEntry> = self.pods.values().filter(is_looked_at).collect();
         // Who decides first takes what there is.
         entries.sort_by_key(|it| pods::claim(it, self.own.compat));
         let uids: Vec<PodUid> = entries.iter().map(|it| it.uid().clone()).collect();
-        self.unblock();
         self.sweep_placement();
         if scope == Scope::All {
             self.look_for_strangers();
@@ -912,7 +912,7 @@ impl Loop {
             return;
         }
         self.told.pod_removed(&entry.pod_ref);
-        self.reads_again |= self.begins_anew(uid);
+        self.reads_again = true;
         let cgroup = entry.cgroup.clone();
         self.remove_aside(uid);
         // Where somebody else removed it.
