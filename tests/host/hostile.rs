@@ -1,21 +1,25 @@
 //! Manifests that are small and ask for much: each costs its own pod, with a word that names it, and
-//! never the agent. And files that are something else than a file.
+//! never the agent. And files that are something else than a file, or on a disk that does not answer.
 
 use std::fs;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ballast::model::record::EventRecord;
 use ballast::sys::unix_socket;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
+use super::leave_out;
 use super::look::{end_of, is_running, pid_of};
 
 /// `VmHWM`: the most that a process ever had in memory, MiB.
@@ -260,5 +264,96 @@ fn a_record_that_is_a_fifo_holds_no_start_up() -> Result<()> {
     agent.start()?;
     let again = agent.wait_pod("pod", "runs on", is_running)?;
     assert_eq!(pid_of(&again, "app"), pid_of(&pod, "app"));
+    Ok(())
+}
+
+/// What the kernel asks the program of a FUSE file system by.
+const FUSE: &str = "/dev/fuse";
+
+/// A file system that answers nobody, as NFS whose server is away: no program is behind it.
+struct HungDisk {
+    path: PathBuf,
+    device: Option<fs::File>,
+}
+
+impl HungDisk {
+    fn mount(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path)?;
+        let device = fs::File::options().read(true).write(true).open(FUSE)?;
+        let fd = device.as_raw_fd();
+        let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0");
+        let options = Some(options.as_str());
+        mount(Some("hung"), &path, Some("fuse"), MsFlags::empty(), options)?;
+        Ok(Self {
+            path,
+            device: Some(device),
+        })
+    }
+
+    /// Whoever asks is told that nobody is there.
+    fn end(&mut self) {
+        self.device = None;
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        self.end();
+        umount2(&self.path, MntFlags::MNT_DETACH).ok();
+    }
+}
+
+/// Threads of a process by this name.
+fn n_threads(pid: u32, name: &str) -> Result<usize> {
+    let mut n = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // It may have ended meanwhile.
+        let comm = fs::read_to_string(task?.path().join("comm"));
+        n += usize::from(comm.is_ok_and(|it| it.trim() == name));
+    }
+    Ok(n)
+}
+
+/// More containers than are started at a time look for their programs there: each says so and waits, others start, and
+/// so does an agent that comes after.
+#[cfg_attr(feature = "privileged", test)]
+fn a_disk_in_path_that_hangs_holds_up_no_other_start() -> Result<()> {
+    const N: usize = 6;
+    let mut agent = Agent::new("hung")?.with_quick_passes();
+    if !Path::new(FUSE).exists() {
+        leave_out("a disk that hangs: no FUSE");
+        return Ok(());
+    }
+    let mut disk = HungDisk::mount(agent.dir.join("hung"))?;
+    let path = format!("{}:/usr/bin:/bin", disk.path.display());
+    let waiting = |i: usize| format!("waits-{i}");
+    for i in 0..N {
+        let app = Container::idle("app").with("env", json!([{"name": "PATH", "value": path}]));
+        agent.put(&Manifest::new(&waiting(i)).container(app))?;
+    }
+    agent.start()?;
+    let wanted = disk.path.join("sleep").display().to_string();
+    let is_held =
+        |it: &&EventRecord| it.event.reason == "StartHeld" && it.event.message.contains(&wanted);
+    let all_are_held = |it: &[EventRecord]| it.iter().filter(is_held).count() == N;
+    agent.wait_events("all are held", "container", all_are_held)?;
+    agent.wait_pod(&waiting(0), "says why", |it| {
+        it.message.as_ref().is_some_and(|it| it.contains(&wanted))
+    })?;
+    agent.put(&Manifest::new("other").container(Container::idle("app")))?;
+    agent.wait_pod("other", "runs", is_running)?;
+    let pid = agent.pid().context("it runs")?;
+    let before = n_threads(pid, "disk-calls")?;
+    agent.wait_full_passes(3)?;
+    assert_eq!(n_threads(pid, "disk-calls")?, before);
+    ensure!(all_are_held(&agent.events("container")?), "told again");
+    agent.stop()?;
+    agent.start()?;
+    agent.wait_events("all are held again", "container", all_are_held)?;
+    disk.end();
+    for i in 0..N {
+        let pod = agent.wait_pod(&waiting(i), "runs", is_running)?;
+        assert_eq!(pod.containers[0].restarts, 0);
+    }
     Ok(())
 }

@@ -48,6 +48,11 @@ pub enum StartError {
     EnvName { name: String },
     #[error("exec {program}: not found in PATH {path}")]
     NotInPath { program: String, path: String },
+    /// As a network file system does whose server is away.
+    #[error("{} does not answer, where the program is looked for along PATH", .at.display())]
+    SearchHangs { at: PathBuf },
+    #[error("make a thread that looks for the program")]
+    Search(#[source] io::Error),
     #[error("open the standard input")]
     Stdin(#[source] FsError),
     /// What is left is for records, answers and the files of a pass.
@@ -108,7 +113,9 @@ impl StartError {
     /// The agent lacked something, or could not do its part, which may be otherwise later; the pod has no part in it.
     pub fn is_lack(&self) -> bool {
         match self {
-            Self::Descriptors { .. }
+            Self::SearchHangs { .. }
+            | Self::Search(_)
+            | Self::Descriptors { .. }
             | Self::Stdin(_)
             | Self::Log(_)
             | Self::Cgroup(_)

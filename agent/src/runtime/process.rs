@@ -4,14 +4,16 @@
 //! Each is a session of its own, with its output appended straight to its log file, so it depends
 //! on no descriptor of the agent and outlives it. A later agent adopts it by its record.
 //!
-//! Threads: a few that start containers, since joining cgroups of v1 waits for RCU (`start`), and
-//! one that waits for all ends (`exits`). They share `state`; the files are in `records`.
+//! Threads: a few that start containers, since joining cgroups of v1 waits for RCU (`start`), one for
+//! each program that is looked for (`search`), and one that waits for all ends (`exits`). They share
+//! `state`; the files are in `records`.
 
 mod command;
 mod exits;
 mod proc_file;
 mod records;
 mod recover;
+mod search;
 mod start;
 mod state;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use self::exits::Exits;
 pub(super) use self::proc_file::start_ticks;
 use self::records::Records;
 pub use self::records::running;
+use self::search::Searches;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};
 use super::{
@@ -74,6 +77,7 @@ struct Shared {
     state: Arc<Mutex<State>>,
     records: Records,
     exits: Exits,
+    searches: Searches,
     sink: Arc<Sink>,
     boot_id: String,
     limits: Limits,
@@ -101,6 +105,7 @@ impl ProcessRuntime {
             state,
             records,
             exits,
+            searches: Searches::default(),
             sink,
             boot_id: clock::boot_id()?,
             limits: config.limits,
@@ -215,6 +220,7 @@ impl Runtime for ProcessRuntime {
         if state.starting.contains(id) || state.running.contains_key(id) {
             return Err(RuntimeError::StillRunning { id: id.clone() });
         }
+        self.shared.searches.forget(id);
         self.shared.records.remove(id)?;
         state.ended.remove(id);
         Ok(())
@@ -242,6 +248,7 @@ impl Shared {
                 let starter = Starter {
                     records: &self.records,
                     exits: &self.exits,
+                    searches: &self.searches,
                     boot_id: &self.boot_id,
                     limits: self.limits,
                 };

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::search::Searches;
 use crate::runtime::{ContainerSpec, StartError};
-use crate::sys::Root;
 
 /// Where a program is searched when the container sets no `PATH`, as container runtimes do.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -24,7 +23,7 @@ pub(super) struct Command {
 }
 
 impl Command {
-    pub(super) fn resolve(spec: &ContainerSpec) -> Result<Self, StartError> {
+    pub(super) fn resolve(spec: &ContainerSpec, searches: &Searches) -> Result<Self, StartError> {
         let env = last_of_each(&spec.env);
         let program = spec.argv.first().filter(|it| !it.is_empty());
         let program = program.ok_or(StartError::EmptyCommand)?;
@@ -35,7 +34,11 @@ impl Command {
                 .iter()
                 .find(|(name, _)| name == "PATH")
                 .map_or(DEFAULT_PATH, |(_, value)| value);
-            search(program, path, &spec.working_dir)?
+            let found = searches.find(&spec.id, candidates(program, path, &spec.working_dir))?;
+            found.ok_or_else(|| StartError::NotInPath {
+                program: program.clone(),
+                path: path.to_owned(),
+            })?
         };
         let argv = spec
             .argv
@@ -73,21 +76,12 @@ fn last_of_each(env: &[(String, String)]) -> Vec<&(String, String)> {
     env
 }
 
-/// The first regular file in `path` that anyone may execute. Whether the container's user may, the
-/// kernel says.
-fn search(program: &str, path: &str, working_dir: &Path) -> Result<PathBuf, StartError> {
+/// Where the program may be, in the order of `path`.
+fn candidates(program: &str, path: &str, working_dir: &Path) -> Vec<PathBuf> {
     path.split(':')
         // An empty entry is the current directory (POSIX, 8.3), a relative one counts from it.
         .map(|dir| working_dir.join(dir).join(program))
-        .find(|candidate| {
-            Root::host()
-                .metadata(candidate)
-                .is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
-        })
-        .ok_or_else(|| StartError::NotInPath {
-            program: program.to_owned(),
-            path: path.to_owned(),
-        })
+        .collect()
 }
 
 fn c_string(what: &'static str, text: impl Into<Vec<u8>>) -> Result<CString, StartError> {
@@ -104,10 +98,15 @@ fn c_path(what: &'static str, path: &Path) -> Result<CString, StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::ContainerId;
 
     #[test]
     fn a_program_is_searched_from_the_working_directory_in_the_order_of_path() {
-        let find = |path: &str, dir: &str| search("sh", path, Path::new(dir)).ok();
+        let id = ContainerId::new("app-0").expect("valid");
+        let find = |program: &str, path: &str, dir: &str| {
+            let candidates = candidates(program, path, Path::new(dir));
+            Searches::default().find(&id, candidates).expect("answers")
+        };
         for (path, working_dir, want) in [
             ("/bin", "/", Some("/bin/sh")),
             ("/no/such:/etc:/bin:/usr/bin", "/", Some("/bin/sh")),
@@ -119,10 +118,11 @@ mod tests {
             ("bin", "/etc", None),
             ("/etc", "/bin", None),
         ] {
-            assert_eq!(find(path, working_dir), want.map(PathBuf::from), "{path:?}");
+            let found = find("sh", path, working_dir);
+            assert_eq!(found, want.map(PathBuf::from), "{path:?}");
         }
         // A directory is not a program, whatever its mode.
-        assert!(search("bin", "/usr", Path::new("/")).is_err());
+        assert_eq!(find("bin", "/usr", "/"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use nix::libc;
 use super::command::Command;
 use super::exits::Exits;
 use super::records::Records;
+use super::search::Searches;
 use super::state::Watched;
 use crate::model::event::ExitStatus;
 use crate::runtime::{
@@ -33,6 +34,7 @@ const LEFT_DESCRIPTORS: u64 = 96;
 pub(super) struct Starter<'a> {
     pub(super) records: &'a Records,
     pub(super) exits: &'a Exits,
+    pub(super) searches: &'a Searches,
     pub(super) boot_id: &'a str,
     pub(super) limits: Limits,
 }
@@ -47,7 +49,7 @@ pub(super) struct Started {
 
 impl Starter<'_> {
     pub(super) fn start(&self, spec: &ContainerSpec) -> Result<Started, StartError> {
-        let command = Command::resolve(spec)?;
+        let command = Command::resolve(spec, self.searches)?;
         let cgroups = open_cgroups(&spec.cgroup)?;
         let mut warnings = Vec::new();
         let child = self.clone_child(spec, &command, &cgroups, &mut warnings)?;

@@ -389,7 +389,7 @@ fn two_hundred_quick_containers_are_each_told_once() {
 /// A child that waits at its gate, without a word to the runtime.
 fn at_the_gate(dir: &TestDir, it: &Fixture, spec: &ContainerSpec) -> Child {
     dir.write(&format!("containers/{}.starting", spec.id), b"");
-    let command = command::Command::resolve(spec).unwrap();
+    let command = command::Command::resolve(spec, &it.runtime.shared.searches).unwrap();
     let plan = Launch {
         program: command.program_c,
         argv: command.argv,
@@ -433,6 +433,7 @@ fn a_child_that_says_nothing_is_judged_by_its_record() {
     let starter = Starter {
         records: &shared.records,
         exits: &shared.exits,
+        searches: &shared.searches,
         boot_id: &shared.boot_id,
         limits: Limits::default(),
     };
