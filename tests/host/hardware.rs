@@ -10,7 +10,10 @@ use ballast::model::status::Status;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeTree};
+use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape::{free_address, page};
+
+use super::look::{is_running, pid_of};
 
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
@@ -78,6 +81,39 @@ fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
             && messages.iter().any(|it| it.contains("CPUs 1 went online")),
         "{messages:?}"
     );
+    Ok(())
+}
+
+/// What runs has its manager all the same, and the CPU is kept for the system again when it comes back.
+#[cfg_attr(feature = "privileged", test)]
+fn a_reserved_cpu_that_is_offline_keeps_no_agent_from_starting() -> Result<()> {
+    let mut agent = Agent::new("reserved-offline")?
+        .with_kubelet("cpuManagerPolicy: static")
+        .with_kubelet("reservedSystemCPUs: \"1\"")
+        .with_quick_passes();
+    agent.start()?;
+    let is_told = |status: &Status| {
+        let mut warnings = status.warnings.iter();
+        warnings.any(|it| it.starts_with("kubelet.reservedSystemCPUs: 1 of 1 is offline"))
+    };
+    agent.wait("nothing is told", |it| !is_told(it))?;
+    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
+        return Ok(());
+    }
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    agent.stop()?;
+    let offline = Offline;
+    Offline::switch("0")?;
+    agent.start()?;
+    agent.wait("it is told", is_told)?;
+    let after = agent.wait_pod("pod", "runs on", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    let checked = agent.check_command()?.output()?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(said.contains("1 of 1 is offline"), "{said}");
+    drop(offline);
+    agent.wait("it is kept again", |it| !is_told(it))?;
     Ok(())
 }
 

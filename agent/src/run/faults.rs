@@ -9,6 +9,7 @@ use super::{RunError, check_config, own};
 use crate::config::{Draft, Fault, FieldPath, Loaded, Origins};
 use crate::decide::eviction::hidden::{Hidden, hidden_thresholds};
 use crate::observe::http;
+use crate::sys::Root;
 
 /// All faults of a configuration: its own, and what of it does not fit the node.
 pub fn config_faults(draft: &Draft) -> Vec<Fault> {
@@ -23,11 +24,18 @@ pub fn config_faults(draft: &Draft) -> Vec<Fault> {
     faults
 }
 
-/// What of a configuration has no effect on this node, a line each.
+/// What of a configuration has no effect on this node as it is, a line each.
 pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
     let mut warnings = loaded.warnings.clone();
     let kubelet = &loaded.config.kubelet;
-    if loaded.config.mode.own().is_some() && !kubelet.eviction_soft.is_empty() {
+    if loaded.config.mode.own().is_none() {
+        return warnings;
+    }
+    if let Some(message) = own::offline_at_start(&Root::host(), kubelet) {
+        let field = FieldPath::of("kubelet.reservedSystemCPUs");
+        warnings.push(located(field, message, &loaded.origins));
+    }
+    if !kubelet.eviction_soft.is_empty() {
         let capacity = own::capacity(&loaded.config);
         let hidden = hidden_thresholds(kubelet, capacity.as_ref());
         warnings.extend(hidden.iter().map(|it| without_effect(it, &loaded.origins)));
@@ -37,10 +45,15 @@ pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
 
 fn without_effect(Hidden { signal, soft, hard }: &Hidden, origins: &Origins) -> String {
     let field = FieldPath::of("kubelet.evictionSoft").field(signal.as_str());
-    let because = [field.clone()];
     let message = format!(
         "{soft} has no effect: evictionHard of {hard} is met no later, and gives no grace; right would be more than that"
     );
+    located(field, message, origins)
+}
+
+/// A line that names the file which sets the field.
+fn located(field: FieldPath, message: String, origins: &Origins) -> String {
+    let because = [field.clone()];
     let fault = Fault {
         file: None,
         field,
@@ -177,7 +190,7 @@ mod tests {
             },
             RunError::from(SettingError::ReservedCpus {
                 wanted: "9".parse().expect("a set"),
-                usable: "0-1".parse().expect("a set"),
+                present: "0-1".parse().expect("a set"),
             }),
             RunError::Several(vec![
                 over_reserved(
@@ -197,8 +210,7 @@ mod tests {
     }
 
     const DIRECTORY: &str = "stateDirectory: /a is no directory";
-    const CPUS: &str = "9 is not among the CPUs 0-1 that are online and that cgroupRoot may use; right would be only \
-                        those";
+    const CPUS: &str = "9 is not among the CPUs 0-1 of this machine; right would be only those";
 
     #[test]
     fn what_does_not_fit_the_node_is_told_of_the_file_that_sets_it() {

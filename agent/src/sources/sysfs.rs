@@ -76,6 +76,11 @@ pub fn online(root: &Root) -> Option<CpuSet> {
     cpu_list(root, &format!("{CPUS}/online")).filter(|it| !it.is_empty())
 }
 
+/// The CPUs that the machine has, online or not: one file. `None`: the kernel does not say.
+pub fn present(root: &Root) -> Option<CpuSet> {
+    cpu_list(root, &format!("{CPUS}/present"))
+}
+
 fn ids(root: &Root, directory: &str, prefix: &str) -> Result<Vec<u32>, FsError> {
     match root.list(directory) {
         Ok(names) => Ok(names

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::hands::{self, Hands};
 use super::placement::Placement;
+use super::system_cpus::while_online;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::capacity::NodeCapacity;
@@ -44,17 +45,18 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
             return Err(RunError::all(faults));
         }
     };
-    let of_settings = hands::faults(&node, &config.kubelet).into_iter();
+    let of_settings = hands::faults(root, &node, &config.kubelet).into_iter();
     faults.extend(of_settings.map(RunError::from));
+    let kubelet = while_online(&config.kubelet, &node.topology.online());
     // Without budgets, which is among the faults, nobody can say what there is to place.
-    let Ok(hands) = Hands::new(&node, &config.kubelet, own.compat) else {
+    let Ok(hands) = Hands::new(&node, &kubelet, own.compat) else {
         return Err(RunError::all(faults));
     };
     faults.extend(elsewhere(config, &node, &hands.plan.kubepods_path()));
     let settings = PlacementSettings {
         compat: own.compat,
-        config: config.kubelet.placement.clone(),
-        reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
+        config: kubelet.placement,
+        reserved_system_cpus: kubelet.reserved_system_cpus,
         reservation: hands.plan.allocatable.reservation.clone(),
         topology: node.topology.clone(),
     };

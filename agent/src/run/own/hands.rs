@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::system_cpus::{self, while_online};
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
 use crate::config::{
@@ -47,10 +48,9 @@ pub enum SettingError {
     )]
     OomGroup,
     #[error(
-        "kubelet.reservedSystemCPUs: {wanted} is not among the CPUs {usable} that are online and that \
-         cgroupRoot may use; right would be only those"
+        "kubelet.reservedSystemCPUs: {wanted} is not among the CPUs {present} of this machine; right would be only those"
     )]
-    ReservedCpus { wanted: CpuSet, usable: CpuSet },
+    ReservedCpus { wanted: CpuSet, present: CpuSet },
     #[error("{}: more {resource} is kept from pods ({reserved}) than the node has ({capacity}){}", .by[0], together(.by))]
     OverReserved {
         /// What reserves some of it, never empty.
@@ -83,7 +83,7 @@ impl SettingError {
         match self {
             Self::SystemdDriver => of(&["cgroupDriver"]),
             Self::OomGroup => of(&["singleProcessOOMKill"]),
-            Self::ReservedCpus { .. } => of(&["reservedSystemCPUs", "cgroupRoot"]),
+            Self::ReservedCpus { .. } => of(&["reservedSystemCPUs"]),
             Self::OverReserved { by, .. } => by.clone(),
             Self::Setting { field, .. } => of(&[field]),
         }
@@ -121,7 +121,7 @@ pub(super) struct CpusChanged {
 }
 
 impl Hands {
-    /// By a configuration without [`faults`]. Writes nothing.
+    /// By a configuration without [`faults`], as it is [while these CPUs are online](while_online). Writes nothing.
     pub(super) fn new(
         node: &Node,
         kubelet: &KubeletConfig,
@@ -152,10 +152,9 @@ impl Hands {
         let online = topology.online();
         let mut capacity = node.capacity.clone();
         capacity.n_cpus = n_cpus(&topology);
+        let kubelet = &while_online(kubelet, &online);
         let allocatable = allocatable(kubelet, &capacity)?;
-        let fault = check_reserved_cpus(kubelet, &online)
-            .err()
-            .or_else(|| over_reserved(kubelet, &allocatable).into_iter().next());
+        let fault = over_reserved(kubelet, &allocatable).into_iter().next();
         node.topology = topology;
         node.capacity = capacity;
         self.plan.allocatable = allocatable;
@@ -254,7 +253,8 @@ impl Hands {
 }
 
 /// What of the configuration does not fit the node.
-pub(super) fn faults(node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> {
+pub(super) fn faults(root: &Root, node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> {
+    let online = node.topology.online();
     let mut faults = Vec::new();
     if kubelet.cgroup_driver == CgroupDriver::Systemd {
         faults.push(SettingError::SystemdDriver);
@@ -263,8 +263,9 @@ pub(super) fn faults(node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> 
     if kubelet.single_process_oom_kill == Some(false) && !node.is_unified() {
         faults.push(SettingError::OomGroup);
     }
-    faults.extend(check_reserved_cpus(kubelet, &node.topology.online()).err());
+    faults.extend(system_cpus::check(root, kubelet, &online).err());
     faults.extend(check_cgroup_root(kubelet, node.reader.trees()).err());
+    let kubelet = &while_online(kubelet, &online);
     match allocatable(kubelet, &node.capacity) {
         Ok(allocatable) => faults.extend(over_reserved(kubelet, &allocatable)),
         Err(fault) => faults.push(fault),
@@ -294,6 +295,7 @@ fn topology_for_pods(
     let Some(online) = sysfs::online(root) else {
         return Ok(None);
     };
+    let kubelet = &while_online(kubelet, &online);
     let usable = usable_cpus(node, kubelet).map(|it| online.intersection(&it));
     let cpus = usable.filter(|it| leaves_cpus_to_pods(node, kubelet, it));
     let cpus = cpus.unwrap_or(online);
@@ -314,7 +316,8 @@ fn leaves_cpus_to_pods(node: &Node, kubelet: &KubeletConfig, cpus: &CpuSet) -> b
         let cpu = it.node_allocatable(0).remove("cpu");
         cpu.is_some_and(|it| it.is_positive())
     });
-    has_some && check_reserved_cpus(kubelet, cpus).is_ok()
+    let reserved = kubelet.reserved_system_cpus.as_ref();
+    has_some && reserved.is_none_or(|it| it.is_subset(cpus))
 }
 
 /// Of the cgroup below which kubepods is, or of the nearest above it of which that is known. `None`: of none.
@@ -322,20 +325,6 @@ fn usable_cpus(node: &Node, kubelet: &KubeletConfig) -> Option<CpuSet> {
     let root = kubelet.cgroup_root_path();
     let mut paths = std::iter::successors(Some(root), CgroupPath::parent);
     paths.find_map(|it| node.reader.cpus(&it).ok().flatten())
-}
-
-/// `reservedSystemCPUs` must be CPUs that this node can give.
-fn check_reserved_cpus(kubelet: &KubeletConfig, usable: &CpuSet) -> Result<(), SettingError> {
-    let Some(wanted) = &kubelet.reserved_system_cpus else {
-        return Ok(());
-    };
-    match wanted.is_subset(usable) {
-        true => Ok(()),
-        false => Err(SettingError::ReservedCpus {
-            wanted: wanted.clone(),
-            usable: usable.clone(),
-        }),
-    }
 }
 
 /// A file of the kernel, as `tasks`, cannot be a cgroup.

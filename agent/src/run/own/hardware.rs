@@ -2,6 +2,7 @@
 
 use super::Loop;
 use super::hands::CpusChanged;
+use super::system_cpus::offline;
 use crate::observe::chain;
 use crate::sys::Root;
 
@@ -25,6 +26,12 @@ impl Loop {
         }
     }
 
+    /// What is told as long as CPUs are offline that are to be kept for the system.
+    pub(super) fn offline_reserved(&self) -> Option<String> {
+        let told = offline(&self.config.kubelet, &self.node.topology.online())?;
+        Some(format!("kubelet.reservedSystemCPUs: {told}"))
+    }
+
     fn cpus_changed(&self, changed: &CpusChanged) {
         let mut parts = Vec::new();
         for (cpus, what) in [(&changed.went, "offline"), (&changed.came, "online")] {
@@ -38,9 +45,8 @@ impl Loop {
             topology.online(),
             topology.shape()
         ));
-        if let Some(fault) = &changed.fault {
-            parts.push(chain(fault));
-        }
+        parts.extend(changed.fault.as_ref().map(|it| chain(it)));
+        parts.extend(self.offline_reserved());
         self.told.node("CpusChanged", parts.join("; "));
     }
 }

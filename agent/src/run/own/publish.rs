@@ -288,6 +288,7 @@ impl Loop {
             .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let mut warnings: Vec<String> = self.manifest_state.warnings.iter().cloned().collect();
+        warnings.extend(self.offline_reserved());
         warnings.extend(self.node_faults.values().cloned());
         warnings.extend(self.deferred.iter().map(|it| {
             format!(

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::super::Loop;
+use super::super::system_cpus::while_online;
 use crate::apply::checkpoint;
 use crate::config::{CpuManagerPolicy, MemoryManagerPolicy};
 use crate::decide::placement::cpu::exclusive_cpus;
@@ -93,6 +94,8 @@ impl Loop {
         settings
             .reservation
             .clone_from(&self.hands.plan.allocatable.reservation);
+        let kubelet = while_online(&self.config.kubelet, &self.node.topology.online());
+        settings.reserved_system_cpus = kubelet.reserved_system_cpus;
         let rebuilt: Result<Managers, PlacementError> = Managers::new(&settings);
         let mut managers = match rebuilt {
             Ok(managers) => managers,
