@@ -85,7 +85,8 @@ fn an_exported_pod_runs_whatever_its_status_said() -> Result<()> {
     Ok(())
 }
 
-/// Each at its field, in the status document and once in the log.
+/// Each at its field, in the status document and once in the log, what makes no difference last; and where the pod is
+/// explained.
 #[cfg_attr(feature = "privileged", test)]
 fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
     let mut agent = Agent::new("moved-told")?.with_quick_passes();
@@ -101,15 +102,21 @@ fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
         &Manifest::new("odd")
             .container(odd)
             .with("hostname", json!("web"))
-            .with("priorityClassName", json!("of-a-cluster")),
+            .with("priorityClassName", json!("of-a-cluster"))
+            .with("schedulerName", json!("another")),
     )?;
+    let minor = [
+        "spec.containers[0].resources.limits[memory]",
+        "spec.schedulerName",
+    ];
     let fields = [
         "spec.hostname",
         "spec.priorityClassName",
         "spec.containers[0].livenessProbe",
         "spec.containers[0].volumeMounts[0].mountPath",
         "spec.containers[0].volumeMounts[0].readOnly",
-        "spec.containers[0].resources.limits[memory]",
+        minor[0],
+        minor[1],
     ];
     let status = agent.wait("all is told", |status| {
         fields
@@ -117,6 +124,13 @@ fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
             .all(|it| warned(status, &["odd.yaml", "default/odd", it]))
     })?;
     assert_eq!(status.manifest_faults, []);
+    let is_minor = |it: &&String| minor.iter().any(|field| it.contains(field));
+    let last: Vec<&String> = status.warnings.iter().rev().take(2).collect();
+    assert!(last.iter().all(is_minor), "{:#?}", status.warnings);
+    let explained = agent.command(&["explain", "pod", "odd"])?;
+    for field in fields {
+        assert!(explained.contains(field), "no {field} in {explained}");
+    }
     // A page, which is what it gets, is too little for a cgroup in it.
     agent.wait_pod("odd", "fails", |it| it.phase == PodPhase::Failed)?;
     // Once each, however often the manifests are read.

@@ -59,10 +59,10 @@ pub struct PodState {
 /// itself are left out, and that is among its warnings.
 pub fn accepted(mut pod: Pod, kubelet: &KubeletConfig) -> Pod {
     if !kubelet.pod_level_resources && pod.resources.take().is_some() {
-        pod.warnings.push(FieldFault {
-            path: "spec.resources".to_owned(),
-            message: "ignored, the feature gate PodLevelResources is off".to_owned(),
-        });
+        pod.warnings.push(FieldFault::new(
+            "spec.resources",
+            "ignored, the feature gate PodLevelResources is off",
+        ));
     }
     pod
 }

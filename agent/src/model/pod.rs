@@ -70,6 +70,19 @@ pub struct FieldFault {
     /// As `spec.containers[1].resources.limits.cpu`.
     pub path: String,
     pub message: String,
+    /// A warning of what makes no difference to what runs: other warnings come before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_minor: bool,
+}
+
+impl FieldFault {
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+            is_minor: false,
+        }
+    }
 }
 
 /// Resource name (`cpu`, `memory`, `hugepages-2Mi`, ...) to amount.

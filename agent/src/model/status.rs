@@ -336,6 +336,9 @@ pub struct PodEntry {
     /// The last time that its manifest had another definition under its UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redefined: Option<Redefinition>,
+    /// What of its manifest is done otherwise than it says, by field; what makes a difference to what runs first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Requests and limits of the pod as a whole.
     pub resources: ResourceBounds,
     pub usage: Usage,
@@ -552,6 +555,7 @@ pub(crate) mod tests {
                     cgroup_path: Some("/kubepods/pod6a1f".into()),
                     started_at: Some(at(4)),
                     redefined: None,
+                    warnings: Vec::new(),
                     resources: bounds([Some(500); 2], [Some(256); 2]),
                     usage: Usage {
                         memory_bytes: Some(Bytes(192 << 20)),
@@ -590,6 +594,7 @@ pub(crate) mod tests {
                     cgroup_path: Some("/kubepods/burstable/pod0c4e".into()),
                     started_at: Some(at(4)),
                     redefined: None,
+                    warnings: Vec::new(),
                     resources: bounds([Some(100), None], [Some(64), Some(1536)]),
                     usage: Usage::default(),
                     memory_stall: None,
@@ -621,6 +626,7 @@ pub(crate) mod tests {
                     cgroup_path: None,
                     started_at: None,
                     redefined: None,
+                    warnings: Vec::new(),
                     resources: ResourceBounds::default(),
                     usage: Usage::default(),
                     memory_stall: None,

@@ -62,6 +62,8 @@ pub struct ManifestFault {
     pub field: Option<String>,
     /// Lower case, no final dot.
     pub message: String,
+    /// As of a [`FieldFault`](crate::model::pod::FieldFault).
+    pub is_minor: bool,
 }
 
 impl ManifestFault {
@@ -72,6 +74,15 @@ impl ManifestFault {
             pod: None,
             field: None,
             message: message.into(),
+            is_minor: false,
+        }
+    }
+
+    /// What it says of its pod, or of its file.
+    pub fn of_field(&self) -> String {
+        match &self.field {
+            Some(field) => format!("{field}: {}", self.message),
+            None => self.message.clone(),
         }
     }
 }
@@ -85,10 +96,7 @@ impl fmt::Display for ManifestFault {
         if let Some(pod) = &self.pod {
             write!(f, "pod {pod}: ")?;
         }
-        if let Some(field) = &self.field {
-            write!(f, "{field}: ")?;
-        }
-        f.write_str(&self.message)
+        f.write_str(&self.of_field())
     }
 }
 
@@ -371,6 +379,7 @@ impl ManifestDirectory {
                         pod: Some(name),
                         field: None,
                         message,
+                        is_minor: false,
                     });
                 }
                 continue;
@@ -570,6 +579,7 @@ impl FileState {
             pod: Some(it.pod.full_name()),
             field: None,
             message: "stays as it was before the fault".into(),
+            is_minor: false,
         };
         self.warnings.extend(self.held.iter().map(warning));
     }

@@ -85,6 +85,7 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     out.push('\n');
     render_budget(pod, width, paint, &mut out);
     out.push('\n');
+    render_warnings(pod, paint, &mut out);
     if let Some(standing) = &explained.eviction {
         let by = EvictedBy::of(explained.is_managed);
         pressure::render_standing(standing, by, paint, &mut out);
@@ -176,6 +177,17 @@ fn render_head(pod: &PodEntry, paint: Paint, out: &mut String) {
     let cgroup = pod.cgroup_path.as_deref().unwrap_or("not made");
     add_line!(out, "uid {}", printable(&pod.uid.0));
     add_line!(out, "cgroup {}", printable(cgroup));
+}
+
+fn render_warnings(pod: &PodEntry, paint: Paint, out: &mut String) {
+    if pod.warnings.is_empty() {
+        return;
+    }
+    add_line!(out, "{}", paint.apply(Tone::Heading, "WARNINGS"));
+    for warning in &pod.warnings {
+        add_line!(out, "{}", paint.apply(Tone::Warning, &printable(warning)));
+    }
+    out.push('\n');
 }
 
 fn render_budget(pod: &PodEntry, width: usize, paint: Paint, out: &mut String) {

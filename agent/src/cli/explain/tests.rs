@@ -274,6 +274,18 @@ fn a_pod_that_runs_is_explained() {
 }
 
 #[test]
+fn what_of_a_manifest_is_done_otherwise_is_shown_as_text() {
+    let mut explained = explanation(None);
+    assert!(!render_pod(&explained, 80, false).contains("WARNINGS"));
+    explained.pod.warnings = ["spec.hostname: is ignored", "b\x1b[2J: unknown"]
+        .map(str::to_owned)
+        .into();
+    let shown = render_pod(&explained, 80, false);
+    let list = "\nWARNINGS\nspec.hostname: is ignored\nb?[2J: unknown\n\n";
+    assert!(shown.contains(list), "{shown}");
+}
+
+#[test]
 fn what_a_pod_waited_for_memory_is_shown_with_where_it_is_from() {
     let mut explained = explanation(None);
     let mut text = |pod: [Option<StallTotals>; 2]| {

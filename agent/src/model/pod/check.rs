@@ -300,7 +300,7 @@ fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
                 "`{amount}` has a part of a byte, and counts as {}",
                 amount.value()
             );
-            found.warn(path.clone(), message);
+            found.note(path.clone(), message);
         }
         if is_extended(name) && !is_whole {
             found.fault(path, format!("`{amount}` must be a whole number"));

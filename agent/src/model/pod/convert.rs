@@ -22,16 +22,18 @@ pub(super) struct Findings {
 
 impl Findings {
     pub(super) fn fault(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.faults.push(FieldFault {
-            path: path.into(),
-            message: message.into(),
-        });
+        self.faults.push(FieldFault::new(path, message));
     }
 
     pub(super) fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.warnings.push(FieldFault::new(path, message));
+    }
+
+    /// A warning of what makes no difference to what runs.
+    pub(super) fn note(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.warnings.push(FieldFault {
-            path: path.into(),
-            message: message.into(),
+            is_minor: true,
+            ..FieldFault::new(path, message)
         });
     }
 }

@@ -59,6 +59,22 @@ pub enum Because {
     Windows,
 }
 
+impl Because {
+    /// Whoever would go by the field is not here, or what it asks for is done in another way: a pod without it runs as
+    /// this one does.
+    const fn is_minor(self) -> bool {
+        matches!(
+            self,
+            Self::ApiServer
+                | Self::Images
+                | Self::Resizes
+                | Self::Scheduler
+                | Self::TerminationMessages
+                | Self::Windows
+        )
+    }
+}
+
 impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -470,7 +486,11 @@ fn walk(path: &str, row: &str, value: &Value, found: &mut Findings) {
     let treatment = FIELDS.binary_search_by_key(&row, |(field, _)| field);
     match treatment.ok().map(|i| &FIELDS[i].1) {
         Some(Treatment::Ignored { unless, because }) if !unless.contains(&&*text(value)) => {
-            found.warn(format!("spec.{path}"), format!("is ignored: {because}"));
+            let (path, message) = (format!("spec.{path}"), format!("is ignored: {because}"));
+            match because.is_minor() {
+                true => found.note(path, message),
+                false => found.warn(path, message),
+            }
         }
         Some(Treatment::Refused(because)) => {
             found.fault(format!("spec.{path}"), because.to_string());

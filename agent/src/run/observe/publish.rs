@@ -268,6 +268,7 @@ impl Loop {
             cgroup_path: Some(pod.cgroup.to_string()),
             started_at: Some(pod.started_at),
             redefined: None,
+            warnings: Vec::new(),
             resources: bounds(
                 definition.map(|it| ResourceBounds::of_requests(&it.requests)),
                 read.and_then(|it| it.stats.as_ref()),

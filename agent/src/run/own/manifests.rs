@@ -21,8 +21,10 @@ use crate::sys::clock;
 #[derive(Debug, Default)]
 pub(super) struct ManifestState {
     pub faults: Vec<ManifestFault>,
-    /// Each is told once, when it comes, as faults are.
-    pub warnings: BTreeSet<String>,
+    /// The worst first. Each is told once, when it comes, as faults are.
+    pub warnings: Vec<String>,
+    /// The same of each pod, `namespace/name`, by field.
+    pub warnings_of: BTreeMap<String, Vec<String>>,
     /// It had every manifest, without a fault.
     pub is_complete: bool,
     /// Pods that end because their definition is another one, which they have when they come back.
@@ -247,10 +249,60 @@ impl Loop {
                 .source_error(Source::Manifests, SourceFault::Parse);
             self.told.manifest_fault(fault.clone());
         }
-        let warnings: BTreeSet<String> = texts(&scan.warnings);
-        for warning in warnings.difference(&self.manifest_state.warnings) {
-            self.told.manifest_warning(warning.clone());
+        for warning in self.manifest_state.warn(&scan.warnings) {
+            self.told.manifest_warning(warning);
         }
-        self.manifest_state.warnings = warnings;
+    }
+}
+
+impl ManifestState {
+    /// Takes the warnings of a reading, and gives those that are new.
+    fn warn(&mut self, warnings: &[ManifestFault]) -> Vec<String> {
+        let told: BTreeSet<String> = std::mem::take(&mut self.warnings).into_iter().collect();
+        self.warnings_of.clear();
+        let mut sorted: Vec<&ManifestFault> = warnings.iter().collect();
+        sorted.sort_by_key(|it| it.is_minor);
+        for it in sorted {
+            self.warnings.push(it.to_string());
+            if let Some(pod) = &it.pod {
+                let of_pod = self.warnings_of.entry(pod.clone()).or_default();
+                of_pod.push(it.of_field());
+            }
+        }
+        let is_new = |it: &&String| !told.contains(*it);
+        self.warnings.iter().filter(is_new).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(field: &str, is_minor: bool) -> ManifestFault {
+        ManifestFault {
+            file: "/m/a.yaml".into(),
+            document: Some(1),
+            pod: Some("default/web".to_owned()),
+            field: Some(field.to_owned()),
+            message: "is ignored".to_owned(),
+            is_minor,
+        }
+    }
+
+    #[test]
+    fn what_makes_a_difference_to_what_runs_is_told_first_and_each_once() {
+        let mut state = ManifestState::default();
+        let first = [warning("a", true), warning("b", false), warning("c", true)];
+        let told = ["b", "a", "c"];
+        let in_full =
+            |it: &str| format!("/m/a.yaml: document 1: pod default/web: {it}: is ignored");
+        assert_eq!(state.warn(&first), told.map(in_full));
+        assert_eq!(state.warnings, told.map(in_full));
+        let of_field = told.map(|it| format!("{it}: is ignored"));
+        assert_eq!(state.warnings_of["default/web"], of_field);
+        let next = [first[0].clone(), warning("d", false)];
+        assert_eq!(state.warn(&next), [in_full("d")]);
+        assert_eq!(state.warnings, ["d", "a"].map(in_full));
+        assert!(state.warn(&[]).is_empty() && state.warnings_of.is_empty());
     }
 }

@@ -287,8 +287,8 @@ impl Loop {
             .map(|entry| self.pod_status(entry, &usages, &at))
             .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-        let mut warnings: Vec<String> = self.manifest_state.warnings.iter().cloned().collect();
-        warnings.extend(self.offline_reserved());
+        // What is wrong with the node is wrong for all pods.
+        let mut warnings: Vec<String> = self.offline_reserved().into_iter().collect();
         warnings.extend(self.node_faults.values().cloned());
         warnings.extend(self.deferred.iter().map(|it| {
             format!(
@@ -301,6 +301,7 @@ impl Loop {
                 .iter()
                 .map(|it| self.foreign_text(it, now_boot)),
         );
+        warnings.extend_from_slice(&self.manifest_state.warnings);
         Status {
             api_version: ApiVersion::V1Alpha1,
             kind: StatusKind::Status,
@@ -426,6 +427,7 @@ impl Loop {
                 })
             })
             .collect();
+        let warnings = self.manifest_state.warnings_of.get(&pod.full_name());
         let requests = pod.requests(PodLevel::Honoured, Overhead::Added);
         let limits = pod.limits(PodLevel::Honoured, Overhead::Added).amounts;
         status::PodEntry {
@@ -474,6 +476,7 @@ impl Loop {
             cgroup_path: entry.cgroup_id.map(|_| entry.cgroup.to_string()),
             started_at: Some(entry.state.accepted_at),
             redefined: entry.state.redefined.clone(),
+            warnings: warnings.cloned().unwrap_or_default(),
             resources: ResourceBounds::new(&requests, &limits),
             usage: match entry.is_active() {
                 true => usages.pod(&entry.pod_ref),

@@ -198,10 +198,8 @@ impl Parser<'_> {
         read_octal_modes(&mut value);
         let mut unknown = Vec::new();
         let mut note_unknown = |path: &serde_ignored::Path<'_>| {
-            unknown.push(FieldFault {
-                path: field_path(path),
-                message: "unknown field, ignored".to_owned(),
-            });
+            // What is written wrong may be a limit.
+            unknown.push(FieldFault::new(field_path(path), "unknown field, ignored"));
         };
         let mut track = serde_path_to_error::Track::new();
         let deserializer = serde_path_to_error::Deserializer::new(&value, &mut track);
@@ -222,9 +220,10 @@ impl Parser<'_> {
         let is_believed = self.reading.believes_status;
         let status = typed.status.take_if(|_| !is_believed);
         if status.is_some_and(|it| it != v1::PodStatus::default()) {
+            let message = "is ignored: only who runs a pod knows it";
             let fault = FieldFault {
-                path: "status".to_owned(),
-                message: "is ignored: only who runs a pod knows it".to_owned(),
+                is_minor: true,
+                ..FieldFault::new("status", message)
             };
             self.warn(place, name.as_ref(), &[fault]);
         }
@@ -250,13 +249,18 @@ impl Parser<'_> {
     /// has dozens, among which nobody would see the one that matters.
     fn warn(&mut self, place: Place<'_>, pod: Option<&String>, faults: &[FieldFault]) {
         let mut rest: Vec<&FieldFault> = faults.iter().collect();
-        while let Some(first) = rest.first().map(|it| &it.message) {
-            let (same, others): (Vec<_>, Vec<_>) =
-                rest.iter().copied().partition(|it| it.message == *first);
+        while let Some(first) = rest.first().copied() {
+            let (same, others): (Vec<_>, Vec<_>) = rest
+                .iter()
+                .copied()
+                .partition(|it| it.message == first.message);
             let fields = same.iter().map(|it| format!("{}{}", place.prefix, it.path));
             let fields = Some(fields.collect::<Vec<_>>().join(", "));
-            let warning = self.finding(place, pod.cloned(), fields, first.clone());
-            self.found.warnings.push(warning);
+            let warning = self.finding(place, pod.cloned(), fields, first.message.clone());
+            self.found.warnings.push(ManifestFault {
+                is_minor: first.is_minor,
+                ..warning
+            });
             rest = others;
         }
     }
@@ -302,6 +306,7 @@ impl Parser<'_> {
             pod,
             field,
             message,
+            is_minor: false,
         }
     }
 }

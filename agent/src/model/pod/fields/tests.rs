@@ -240,6 +240,51 @@ fn what_has_no_effect_is_told_of_each_container() {
 }
 
 #[test]
+fn what_makes_no_difference_to_what_runs_is_minor() {
+    let spec = json!({
+        "containers": [{
+            "name": "a",
+            "command": ["app"],
+            "imagePullPolicy": "Sometimes",
+            "livenessProbe": {},
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+            "securityContext": {"allowPrivilegeEscalation": false},
+            "terminationMessagePath": "/dev/other",
+        }],
+        "hostname": "web",
+        "runtimeClassName": "sandboxed",
+        "schedulerName": "other",
+        "volumes": [{"name": "n", "nfs": {"server": "s", "path": "/"}}],
+    });
+    let spec: v1::PodSpec = serde_json::from_value(spec).expect("a PodSpec");
+    let mut found = Findings::default();
+    judge(&BTreeMap::new(), &spec, &mut found);
+    let of = |is_minor: bool| -> Vec<&str> {
+        let all = found.warnings.iter().filter(|it| it.is_minor == is_minor);
+        all.map(|it| it.path.as_str()).collect()
+    };
+    assert_eq!(
+        of(true),
+        [
+            "spec.containers[0].imagePullPolicy",
+            "spec.containers[0].resizePolicy",
+            "spec.containers[0].terminationMessagePath",
+            "spec.schedulerName",
+        ]
+    );
+    assert_eq!(
+        of(false),
+        [
+            "spec.containers[0].livenessProbe",
+            "spec.containers[0].securityContext.allowPrivilegeEscalation",
+            "spec.hostname",
+            "spec.runtimeClassName",
+            "spec.volumes[0].nfs",
+        ]
+    );
+}
+
+#[test]
 fn a_profile_in_an_annotation_is_told_as_the_field_is() {
     let name =
         |container: &str| format!("container.apparmor.security.beta.kubernetes.io/{container}");
