@@ -45,6 +45,9 @@ pub trait Runtime: Send {
     /// stored.
     fn has_record(&self, id: &ContainerId) -> bool;
 
+    /// What is on record of a container, readable or not, is of a start that was cut short before its program.
+    fn was_cut_short(&self, id: &ContainerId) -> bool;
+
     /// Queues a start. Refused when the id is known already or the runtime cannot take starts;
     /// every other failure arrives as [`RuntimeEvent::StartFailed`].
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError>;

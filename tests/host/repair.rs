@@ -9,8 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use ballast::apply::checkpoint::write as write_checkpoint;
+use ballast::decide::pod_state::PodState;
+use ballast::model::container::ContainerState;
 use ballast::model::status::PodEntry;
-use ballast_tests::agent::Agent;
+use ballast::sources::checkpoint;
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::wait::STEP;
@@ -166,6 +170,68 @@ fn containers_whose_records_are_lost_go_on() -> Result<()> {
     agent.wait_pod("pod", "runs again", |it| {
         runs(it) && pid_of(it, "app") != Some(app)
     })?;
+    Ok(())
+}
+
+/// The agent dies before it has stored that a program runs, and the record of the container is damaged, or cannot be read.
+#[cfg_attr(feature = "privileged", test)]
+fn a_start_that_was_not_stored_is_found_by_its_cgroup() -> Result<()> {
+    let mut agent = Agent::new("started")?.with_quick_passes();
+    agent.start()?;
+    let journal = agent.dir.join("journal").display().to_string();
+    let alone = Container::new("app", &[&hog()?, "lone", &journal, "0", "0"]);
+    let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
+    agent.put(&pod.container(alone))?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    let record = agent.state().join(format!("pods/{}.json", before.uid));
+    type Spoil = fn(&Path) -> std::io::Result<()>;
+    let spoils: [Spoil; 2] = [
+        |it| fs::write(it, "spoilt"),
+        // ELOOP.
+        |it| fs::remove_file(it).and_then(|()| symlink(it, it)),
+    ];
+    for spoil in spoils {
+        agent.kill()?;
+        let mut state: PodState = checkpoint::read(&record, PodState::KIND, PodState::VERSION)?;
+        state.containers[0].state = ContainerState::Starting;
+        write_checkpoint(&record, PodState::KIND, PodState::VERSION, &state)?;
+        for entry in fs::read_dir(agent.state().join("containers"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|it| it == "json") {
+                spoil(&path)?;
+            }
+        }
+        agent.start()?;
+        agent.wait_full_passes(2)?;
+        check_unharmed(&agent, &before)?;
+    }
+    assert_eq!(fs::read_to_string(&journal)?.lines().count(), 1);
+    Ok(())
+}
+
+/// The first process is gone with the record, and a child is left, which the next one is not to meet.
+#[cfg_attr(feature = "privileged", test)]
+fn what_is_left_of_a_lost_container_ends_before_the_next_begins() -> Result<()> {
+    let mut agent = Agent::new("left")?;
+    agent.start()?;
+    let journal = agent.dir.join("journal");
+    let script = format!("{} lone {} 0 0 & wait", hog()?, journal.display());
+    let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
+    agent.put(&pod.container(Container::sh("app", &script)))?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    let lines = || Ok::<_, anyhow::Error>(fs::read_to_string(&journal)?.lines().count());
+    agent.wait_for("its child runs", || Ok(lines().unwrap_or(0) == 1))?;
+    agent.kill()?;
+    fs::remove_dir_all(agent.state().join("containers"))?;
+    let first = pid_of(&before, "app").context("it runs")?;
+    kill(Pid::from_raw(first.try_into()?), Signal::SIGKILL)?;
+    agent.start()?;
+    agent.wait_pod("pod", "runs again", |it| {
+        is_running(it) && it.containers[0].restarts == 1
+    })?;
+    agent.wait_for("its child runs again", || Ok(lines()? == 2))?;
+    let notes = fs::read_to_string(&journal)?;
+    assert!(!notes.contains("doubled"), "{notes}");
     Ok(())
 }
 

@@ -164,6 +164,10 @@ impl Runtime for ProcessRuntime {
         self.shared.records.has(id)
     }
 
+    fn was_cut_short(&self, id: &ContainerId) -> bool {
+        self.shared.records.is_cut_short(id)
+    }
+
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError> {
         let Some(queue) = &self.queue else {
             return Err(RuntimeError::Setup(io::Error::other(

@@ -435,7 +435,8 @@ impl Loop {
     }
 
     /// Containers of a pod that should be alive and that the runtime does not know: a start that was decided
-    /// and not begun is taken back; one that ran is over, and nobody can say how.
+    /// and not begun is taken back; one that ran is over, and nobody can say how. What is left in its cgroup ends
+    /// before it begins again.
     fn settle(&mut self, uid: &PodUid, now: Duration) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
@@ -446,17 +447,27 @@ impl Loop {
                 n_running += 1;
                 continue;
             }
-            match status.state {
-                ContainerState::Starting => status.state = ContainerState::NotStarted,
-                ContainerState::Running { .. } => {
-                    status.state = ContainerState::Exited(pods::unknown_end(now));
+            let termination = match &status.state {
+                ContainerState::Starting => {
+                    status.state = ContainerState::NotStarted;
+                    entry.is_unsaved = true;
+                    continue;
                 }
-                ContainerState::Ending(ref termination) => {
-                    status.state = ContainerState::Exited(termination.clone());
-                }
+                ContainerState::Running { .. } => pods::unknown_end(now),
+                ContainerState::Ending(termination) => termination.clone(),
                 ContainerState::NotStarted | ContainerState::Exited(_) => continue,
-            }
+            };
             entry.is_unsaved = true;
+            let id = container_id(uid, &status.name, status.attempt);
+            let cgroup = entry
+                .cgroup
+                .join(id.as_str())
+                .expect("a container id is a valid component, for which every root leaves room");
+            status.state = ContainerState::Ending(termination.clone());
+            self.removals.insert(cgroup.clone(), now);
+            let mut instance = Instance::new(id, cgroup);
+            instance.ended = Some(termination);
+            entry.instances.insert(status.name.clone(), instance);
         }
         self.told.pod_adopted(&entry.pod_ref, n_running);
     }

@@ -504,6 +504,8 @@ impl Loop {
                         }
                         false => self.start_failed(uid, container, fault.text, now),
                     }
+                } else if self.is_begun(uid, container, now) {
+                    // It goes on, or waits.
                 } else if let Err(why) = self.provide_volumes(uid, container) {
                     self.hold_start(uid, container, why, Pauses::LACK, now);
                 } else if self.ask_before_start(uid, container) {
@@ -693,7 +695,7 @@ impl Loop {
 
     /// SIGKILL to everything in the container's cgroup, which reaches a process that is only just
     /// starting too.
-    fn kill(&mut self, uid: &PodUid, container: &str) {
+    pub(super) fn kill(&mut self, uid: &PodUid, container: &str) {
         let Some(instance) = self
             .pods
             .get(uid)

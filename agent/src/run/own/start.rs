@@ -194,7 +194,7 @@ fn run_as(pod: &Pod, container: &Container, user: Option<&User>) -> Option<RunAs
 }
 
 /// Empty: not known.
-pub(super) fn spec_hash(status: &ContainerStatus) -> String {
+fn spec_hash(status: &ContainerStatus) -> String {
     let hash = status.spec_hash.clone();
     hash.map(|SpecHash(hash)| hash).unwrap_or_default()
 }

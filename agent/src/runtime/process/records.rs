@@ -95,12 +95,22 @@ impl Records {
 
     /// Whether there is any file of a container, set aside or not. Where nobody can say, there is.
     pub(super) fn has(&self, id: &ContainerId) -> bool {
-        let is_of_it = |name: &String| {
-            let rest = name.strip_prefix(id.as_str());
-            rest.is_some_and(|it| it.starts_with('.'))
-        };
-        let names = Root::host().list(&self.dir);
-        names.map_or(true, |it| it.iter().any(is_of_it))
+        self.suffixes(id).map_or(true, |it| !it.is_empty())
+    }
+
+    /// Whether all files of a container, set aside or not, say that its program has not run. False where there is none,
+    /// or nobody can say.
+    pub(super) fn is_cut_short(&self, id: &ContainerId) -> bool {
+        let suffixes = self.suffixes(id).unwrap_or_default();
+        !suffixes.is_empty() && suffixes.iter().all(|it| it.starts_with(STARTING))
+    }
+
+    /// What follows the id in the names of a container's files.
+    fn suffixes(&self, id: &ContainerId) -> Result<Vec<String>, FsError> {
+        let names = Root::host().list(&self.dir)?;
+        let rests = names.iter().filter_map(|it| it.strip_prefix(id.as_str()));
+        let suffixes = rests.filter(|it| it.starts_with('.'));
+        Ok(suffixes.map(str::to_owned).collect())
     }
 
     /// Whether the program has run since the record was found as one that has not.
@@ -307,13 +317,21 @@ mod tests {
         let state = Scratch::new("any-record");
         let records = Records::open(state.directory()).expect("a directory");
         let has = |id: &str| records.has(&ContainerId::new(id).expect("valid"));
-        for name in ["a-0.json", "b-0.starting", "c-0.json.corrupt"] {
+        let is_cut_short = |id: &str| records.is_cut_short(&ContainerId::new(id).expect("valid"));
+        for name in [
+            "a-0.json",
+            "b-0.starting",
+            "c-0.json.corrupt",
+            "e-0.starting.corrupt",
+        ] {
             state.write(format!("containers/{name}"), "");
         }
-        assert_eq!(["a-0", "b-0", "c-0"].map(has), [true; 3]);
+        assert_eq!(["a-0", "b-0", "c-0", "e-0"].map(has), [true; 4]);
         assert_eq!(["a", "a-01", "d-0"].map(has), [false; 3]);
+        let cut_short = ["a-0", "b-0", "c-0", "d-0", "e-0"].map(is_cut_short);
+        assert_eq!(cut_short, [false, true, false, false, true]);
         Root::host().remove_dir_all(&records.dir).expect("removed");
-        assert!(has("d-0"), "nobody can say");
+        assert!(has("d-0") && !is_cut_short("b-0"), "nobody can say");
     }
 
     #[test]
