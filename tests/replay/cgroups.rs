@@ -156,6 +156,7 @@ fn known_pod(path: &CgroupPath, qos: QosClass, uid: PodUid) -> KnownPod {
         qos,
         cgroup: path.clone(),
         started_at: WallTime::from_epoch(Duration::ZERO),
+        sandbox: None,
         containers: Vec::new(),
     }
 }

@@ -9,7 +9,8 @@ use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{
-    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoByOperation, IoCounts, KnownPod, NumaPages,
+    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoByOperation, IoCounts, KnownPod,
+    KnownSandbox, NumaPages,
 };
 use ballast::model::time::WallTime;
 use ballast::sources::stats::StatsReader;
@@ -395,6 +396,55 @@ fn what_belongs_to_running_is_read_again_when_something_ran() -> Result<()> {
         assert_eq!(shown("9004\n")?, (Some(9), Some(9004)), "{layout:?}");
         put("pids", "pids.current", "8\n")?;
         assert_eq!(shown("9005\n")?, (Some(10), Some(9005)), "{layout:?}");
+    }
+    Ok(())
+}
+
+/// Whether containers run, wait or never began: the network is that of the sandbox, and of it alone if it has one.
+#[test]
+fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
+    let node = Node::new(Layout::V2)?;
+    let namespaces = [
+        (1, "host"),
+        (6, "pod"),
+        (7, "pod"),
+        (8, "inner"),
+        (9, "host"),
+    ];
+    for (pid, namespace) in namespaces {
+        let net = format!("/proc/{pid}/net/dev");
+        node.fake
+            .link(&format!("/proc/{pid}/ns/net"), namespace)?
+            .file(
+                &net,
+                &format!("{namespace}: {pid} 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n"),
+            )?;
+    }
+    let mut reader = node.reader()?;
+    for (sandbox, main, shown) in [
+        (Some(6), None, Some(("pod", 6))),
+        (Some(6), Some(8), Some(("pod", 6))),
+        // Nobody has told which cgroup is the sandbox, or it has no process.
+        (None, Some(7), Some(("pod", 7))),
+        (None, None, None),
+        // `hostNetwork: true`.
+        (Some(9), Some(9), None),
+    ] {
+        let pod = pod("a")?;
+        let mut known = KnownPod::clone(&pod);
+        known.sandbox = Some(KnownSandbox {
+            cgroup: known.cgroup.join("sandbox")?,
+            started_at: None,
+            pid: sandbox,
+        });
+        known.containers[0].pid = main;
+        reader.keep([Arc::new(known)]);
+        let found = sweep(&mut reader, None).snapshot;
+        let network = found.pods[0].network.iter();
+        let network: Vec<_> = network
+            .map(|it| (it.name.as_str(), it.received.bytes))
+            .collect();
+        assert_eq!(network, Vec::from_iter(shown), "{sandbox:?} {main:?}");
     }
     Ok(())
 }

@@ -42,6 +42,7 @@ pub fn known_pod(
         qos,
         cgroup: cgroup.clone(),
         started_at: WallTime::from_epoch(Duration::ZERO),
+        sandbox: None,
         containers: containers.collect::<anyhow::Result<_>>()?,
     }))
 }

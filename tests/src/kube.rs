@@ -62,6 +62,18 @@ pub fn container_id(n: u64) -> String {
     format!("{n:064x}")
 }
 
+const ADD_ETH0: &str = "ip link add eth0 type veth peer name far0";
+
+/// Whether a program can have a network of its own: guests have kernels without modules.
+pub fn makes_networks() -> Result<bool> {
+    let made = Command::new("unshare")
+        .args(["-n", "sh", "-c", ADD_ETH0])
+        .stderr(Stdio::null())
+        .status()
+        .context("start unshare")?;
+    Ok(made.success())
+}
+
 impl KubeTree {
     pub fn new(test: &str, driver: Driver) -> Result<Self> {
         // A dash in the name of a slice is another level.
@@ -200,6 +212,14 @@ impl KubeContainer {
     /// The same in the PID namespace of the host.
     pub fn run_on_host(&self, script: &str) -> Result<Program> {
         self.run_in(&[], script)
+    }
+
+    /// The same as the sandbox of a pod, in a network of its own, which has the interface `eth0`.
+    pub fn run_with_network(&self, script: &str) -> Result<Program> {
+        self.run_in(
+            &["unshare", "-n", "-p", "-f"],
+            &format!("{ADD_ETH0}; {script}"),
+        )
     }
 
     /// The part of a shell script that moves the shell here.

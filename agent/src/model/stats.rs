@@ -18,7 +18,7 @@ pub use self::cgroup::{
     CgroupSpec, CgroupStats, DeviceIo, DeviceNumber, HugetlbUse, IoByOperation, IoCost, IoCounts,
     MemoryFigures, NumaPages,
 };
-pub use self::known::{EndedContainer, KnownContainer, KnownPod};
+pub use self::known::{EndedContainer, KnownContainer, KnownPod, KnownSandbox};
 use super::eviction::{ContainerFigures, DiskUse, PodFigures};
 use super::pod::QosClass;
 use super::record::PodRef;

@@ -11,7 +11,7 @@ use ballast::model::record::EventRecord;
 use ballast::model::status::{ContainerEntry, Status};
 use ballast_tests::agent::Agent;
 use ballast_tests::cri::{FakeRuntime, Manner, RuntimePod, socket_in};
-use ballast_tests::kube::{Driver, KubeTree, Naming, container_id};
+use ballast_tests::kube::{Driver, KubeTree, Naming, container_id, makes_networks};
 use ballast_tests::scrape::{free_address, get, text};
 use ballast_tests::wait::{patience, until, wait_for};
 
@@ -114,6 +114,55 @@ fn a_container_has_its_name_before_its_cgroup_is_there() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// All its containers wait to be started again, or none has begun: what the pod sends and receives is shown, as cAdvisor
+/// shows it of the sandbox.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_with_its_sandbox_alone_has_a_network() -> Result<()> {
+    if !makes_networks()? {
+        crate::leave_out("the network of a sandbox: this kernel has no veth interfaces");
+        return Ok(());
+    }
+    let tree = KubeTree::new("network", Driver::Cgroupfs)?;
+    let mut agent = agent("network", &tree)?;
+    let fake = runtime(&agent, Manner::Events)?;
+    let (pod, of_runtime) = (tree.pod(UID)?, shop(UID));
+    fake.add_sandbox(&of_runtime);
+    let sandbox = pod.container(Naming::Containerd, SANDBOX)?;
+    let _pause = sandbox.run_with_network("exec sleep 3600")?;
+    agent.start()?;
+    let is_shown = |text: &str| {
+        let mut lines = text.lines();
+        lines.any(|it| {
+            it.starts_with("container_network_receive_bytes_total{")
+                && it.contains("interface=\"eth0\"")
+                && it.contains("pod=\"shop\"")
+        })
+    };
+    let shows = |what: &str| {
+        until(what, || {
+            let page = text(&agent.metrics, "/metrics/cadvisor")?;
+            ensure!(is_shown(&page), "{page}");
+            Ok(())
+        })
+    };
+    shows("the network of a pod that has no container yet is shown")?;
+    let id = container_id(1);
+    fake.add_container(&of_runtime, "app", 0, &id);
+    assert!(fake.tell(&of_runtime, &id, patience()));
+    let made = pod.container(Naming::Containerd, 1)?;
+    let program = made.run_on_host("exec sleep 3600")?;
+    agent.wait("its container is shown", |status| {
+        container(status, UID).is_some_and(|it| it.name == "app")
+    })?;
+    drop(program);
+    made.kill();
+    made.remove();
+    agent.wait("its container is gone", |status| {
+        pod_of(status, UID).is_some_and(|it| it.containers.is_empty())
+    })?;
+    shows("that of a pod whose container has ended is shown")
 }
 
 /// A kill is told and counted before anybody knows the name, and neither again when it comes.

@@ -17,8 +17,19 @@ pub struct KnownPod {
     pub qos: QosClass,
     pub cgroup: CgroupPath,
     pub started_at: WallTime,
+    /// What holds the namespaces of the pod; `None`: nobody has told which cgroup that is, or the pod has none.
+    pub sandbox: Option<KnownSandbox>,
     /// With a cgroup, by name.
     pub containers: Vec<KnownContainer>,
+}
+
+/// It has the network of the pod also while no container runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownSandbox {
+    pub cgroup: CgroupPath,
+    pub started_at: Option<WallTime>,
+    /// Its process; `None`: it has none.
+    pub pid: Option<u32>,
 }
 
 /// One instance of a container that has not ended.

@@ -14,7 +14,7 @@ use crate::model::event::CgroupId;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
-use crate::model::stats::{KnownContainer, KnownPod};
+use crate::model::stats::{KnownContainer, KnownPod, KnownSandbox};
 use crate::model::time::WallTime;
 use crate::runtime::HostProcess;
 use crate::sys::{Dir, clock};
@@ -52,6 +52,9 @@ pub(super) fn shifted(pods: &[Arc<KnownPod>], from: Duration, to: Duration) -> V
     let all = pods.iter().map(|pod| {
         let mut pod = KnownPod::clone(pod);
         pod.started_at = shift(pod.started_at);
+        if let Some(sandbox) = &mut pod.sandbox {
+            sandbox.started_at = sandbox.started_at.map(shift);
+        }
         for container in &mut pod.containers {
             container.started_at = container.started_at.map(shift);
         }
@@ -81,6 +84,7 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
                 qos: *qos,
                 cgroup: owner.path.clone(),
                 started_at: known.map_or_else(|| made_at(tree, &owner.path), |it| it.started_at),
+                sandbox: None,
                 containers: Vec::new(),
             };
             pods.insert(uid.clone(), pod);
@@ -90,29 +94,29 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         let Level::Container { uid, key, .. } = &owner.level else {
             continue;
         };
+        let Some(pod) = pods.get_mut(uid) else {
+            continue;
+        };
+        let before = before.get(uid).and_then(|it| Process::of(it, &owner.path));
+        let anew = anew || tree.is_idle(*id);
+        let Process { started_at, pid } = match before.filter(|it| !anew && it.pid.is_some()) {
+            Some(before) => before,
+            None => look(tree, *id, owner, before),
+        };
         let known = names.get(uid).and_then(|it| it.containers.get(key));
         let (name, restarts) = match known {
-            // What holds the namespaces of a pod is none of its containers. It began with the pod.
+            // What holds the namespaces of a pod is none of its containers.
             Some(Known::Sandbox) => {
-                if let Some(pod) = pods.get_mut(uid).filter(|_| !before.contains_key(uid)) {
-                    let process = dir(tree, &owner.path).and_then(|it| one_process(&it));
-                    let started = process.and_then(started_at);
-                    pod.started_at = started.map_or(pod.started_at, |it| it.min(pod.started_at));
-                }
+                let sandbox = KnownSandbox {
+                    cgroup: owner.path.clone(),
+                    started_at,
+                    pid,
+                };
+                pod.sandbox = the_one_that_runs(pod.sandbox.take(), sandbox);
                 continue;
             }
             Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
             None => (String::new(), 0),
-        };
-        let Some(pod) = pods.get_mut(uid) else {
-            continue;
-        };
-        let before = before.get(uid).into_iter().flat_map(|it| &it.containers);
-        let before = before.clone().find(|it| it.cgroup == owner.path);
-        let anew = anew || tree.is_idle(*id);
-        let (started_at, pid) = match before.filter(|it| !anew && it.pid.is_some()) {
-            Some(before) => (before.started_at, before.pid),
-            None => look(tree, *id, owner, before),
         };
         pod.containers.push(KnownContainer {
             name,
@@ -132,7 +136,9 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
     let mut pods: Vec<Arc<KnownPod>> = pods
         .into_values()
         .map(|mut pod| {
-            let started = pod.containers.iter().filter_map(|it| it.started_at);
+            let started = pod.containers.iter().map(|it| it.started_at);
+            let began = pod.sandbox.as_ref().map(|it| it.started_at);
+            let started = started.chain(began).flatten();
             pod.started_at = started.fold(pod.started_at, WallTime::min);
             leave_out_left_behind(&mut pod.containers);
             pod.containers
@@ -151,6 +157,12 @@ fn leave_out_left_behind(containers: &mut Vec<KnownContainer>) {
     containers.sort_by_key(|it| Reverse((it.restarts, it.pid.is_some(), it.started_at)));
     let mut names = BTreeSet::new();
     containers.retain(|it| it.name.is_empty() || names.insert(it.name.clone()));
+}
+
+/// A pod whose sandbox ended gets another, and the cgroup of the first may stay: that of the last one with a process.
+fn the_one_that_runs(before: Option<KnownSandbox>, found: KnownSandbox) -> Option<KnownSandbox> {
+    let both = before.into_iter().chain([found]);
+    both.max_by_key(|it| (it.pid.is_some(), it.started_at))
 }
 
 /// What is known of one pod.
@@ -185,16 +197,34 @@ fn named(tree: &KubeTree) -> Named {
     Named { index: live, names }
 }
 
-/// When a container was started, and one of its processes. The first stands, however often it is looked at.
-fn look(
-    tree: &KubeTree,
-    id: CgroupId,
-    owner: &Owner,
-    before: Option<&KnownContainer>,
-) -> (Option<WallTime>, Option<u32>) {
-    let process = tree.look(id, || one_process(&dir(tree, &owner.path)?));
+/// When a container or a sandbox was started, and one of its processes.
+#[derive(Clone, Copy)]
+struct Process {
+    started_at: Option<WallTime>,
+    pid: Option<u32>,
+}
+
+impl Process {
+    /// `None`: the pod had nothing at this path, or nobody had told whether it is a sandbox.
+    fn of(pod: &KnownPod, path: &CgroupPath) -> Option<Self> {
+        let containers = pod.containers.iter();
+        let containers = containers.map(|it| (&it.cgroup, it.started_at, it.pid));
+        let sandbox = pod.sandbox.iter();
+        let sandbox = sandbox.map(|it| (&it.cgroup, it.started_at, it.pid));
+        let mut all = containers.chain(sandbox);
+        let (_, started_at, pid) = all.find(|(cgroup, ..)| *cgroup == path)?;
+        Some(Self { started_at, pid })
+    }
+}
+
+/// When it was started stands, however often it is looked at.
+fn look(tree: &KubeTree, id: CgroupId, owner: &Owner, before: Option<Process>) -> Process {
+    let pid = tree.look(id, || one_process(&dir(tree, &owner.path)?));
     let known = before.and_then(|it| it.started_at);
-    (known.or_else(|| started_at(process?)), process)
+    Process {
+        started_at: known.or_else(|| started_at(pid?)),
+        pid,
+    }
 }
 
 /// When a process was started; `None`: it is gone.
@@ -249,6 +279,32 @@ mod tests {
         }
     }
 
+    fn sandbox(name: &str, pid: Option<u32>, started_at: Option<WallTime>) -> KnownSandbox {
+        KnownSandbox {
+            cgroup: CgroupPath::root().join(name).expect("a name"),
+            started_at,
+            pid,
+        }
+    }
+
+    #[test]
+    fn of_two_sandboxes_of_a_pod_the_one_that_runs_has_its_network() {
+        let at = |seconds| Some(WallTime::from_epoch(Duration::from_secs(seconds)));
+        let (ended, old) = (sandbox("a", None, at(9)), sandbox("b", Some(6), at(1)));
+        let new = sandbox("c", Some(7), at(2));
+        for all in [
+            [&ended, &old, &new],
+            [&new, &old, &ended],
+            [&old, &new, &ended],
+        ] {
+            let all = all.into_iter().cloned();
+            let found = all.fold(None, the_one_that_runs);
+            assert_eq!(found.as_ref(), Some(&new));
+        }
+        let alone = the_one_that_runs(None, ended.clone());
+        assert_eq!(alone, Some(ended));
+    }
+
     #[test]
     fn starts_move_with_a_clock_that_is_set() {
         let at = |seconds| WallTime::from_epoch(Duration::from_secs(seconds));
@@ -259,14 +315,18 @@ mod tests {
             qos: QosClass::Burstable,
             cgroup: CgroupPath::root(),
             started_at: at(1_010),
+            sandbox: Some(sandbox("s", Some(6), Some(at(1_000)))),
             containers: vec![app, container("late", "b", None, 0)],
         });
-        for (from, to, pod_at, container_at) in
-            [(1_000, 90_000, 90_010, 90_020), (1_000, 500, 510, 520)]
-        {
+        for (from, to, sandbox_at, pod_at, container_at) in [
+            (1_000, 90_000, 90_000, 90_010, 90_020),
+            (1_000, 500, 500, 510, 520),
+        ] {
             let [from, to] = [from, to].map(Duration::from_secs);
             let moved = shifted(std::slice::from_ref(&pod), from, to);
             assert_eq!(moved[0].started_at, at(pod_at));
+            let began = moved[0].sandbox.as_ref().and_then(|it| it.started_at);
+            assert_eq!(began, Some(at(sandbox_at)));
             let starts: Vec<_> = moved[0].containers.iter().map(|it| it.started_at).collect();
             assert_eq!(starts, [Some(at(container_at)), None]);
         }

@@ -55,6 +55,7 @@ impl PodEntry {
             qos: self.qos,
             cgroup: self.cgroup.clone(),
             started_at: self.state.accepted_at,
+            sandbox: None,
             containers: containers.collect(),
         };
         if self.known.as_deref() != Some(&known) {

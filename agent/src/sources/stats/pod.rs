@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup::{Below, CgroupReader, Context, count_processes};
-use super::process::{self, HostFacts, ProcessReader};
+use super::process::{self, HeldProcess, HostFacts};
 use super::sweep::Wanted;
 use crate::model::eviction::{ContainerFigures, DiskUse, PodFigures};
 use crate::model::stats::{
@@ -19,13 +19,14 @@ use crate::sys::Root;
 pub(super) struct PodReader {
     known: Arc<KnownPod>,
     cgroup: CgroupReader,
+    sandbox: HeldProcess,
     /// In the order of `known`.
     containers: Vec<ContainerReader>,
     /// The sweep that `found` is of; it grows until all containers are read, and then the pod.
     sweep: u64,
     found: Vec<ContainerStats>,
     next: usize,
-    /// Of the first container that has one; what it was read from may be closed already.
+    /// Of the sandbox, or else of the first container that has one; what it was read from may be closed already.
     network: Option<Vec<InterfaceStats>>,
     whole: Option<PodStats>,
 }
@@ -33,7 +34,7 @@ pub(super) struct PodReader {
 #[derive(Debug)]
 struct ContainerReader {
     cgroup: CgroupReader,
-    process: Option<ProcessReader>,
+    process: HeldProcess,
     /// Open files of its processes, as last counted.
     descriptors: Option<u64>,
 }
@@ -42,6 +43,7 @@ impl PodReader {
     pub(super) fn new(known: Arc<KnownPod>) -> Self {
         Self {
             cgroup: CgroupReader::at(known.cgroup.clone()),
+            sandbox: HeldProcess::default(),
             containers: known.containers.iter().map(ContainerReader::new).collect(),
             known,
             sweep: 0,
@@ -81,6 +83,7 @@ impl PodReader {
 
     pub(super) fn close(&mut self, cx: &mut Context) {
         self.cgroup.close(cx);
+        self.sandbox.close(&mut cx.held);
         for container in &mut self.containers {
             container.close(cx);
         }
@@ -150,6 +153,12 @@ impl PodReader {
     ) -> bool {
         if self.sweep != sweep {
             self.begin(sweep);
+            let sandbox = self.known.sandbox.as_ref().and_then(|it| it.pid);
+            self.sandbox.renew(sandbox, &mut cx.held, root, host);
+            self.network = self.sandbox.network();
+            if cx.held.is_too_many_for_a_sweep() {
+                self.sandbox.close(&mut cx.held);
+            }
         }
         if self.whole.is_some() {
             return false;
@@ -159,10 +168,10 @@ impl PodReader {
             self.next += 1;
             self.found.extend(container.read(known, cx, at, root, host));
             if self.network.is_none() {
-                self.network = container.process.as_ref().and_then(ProcessReader::network);
+                self.network = container.process.network();
             }
             if cx.held.is_too_many_for_a_sweep() {
-                container.close_process(cx);
+                container.process.close(&mut cx.held);
             }
             return true;
         }
@@ -198,18 +207,14 @@ impl ContainerReader {
     fn new(known: &KnownContainer) -> Self {
         Self {
             cgroup: CgroupReader::at(known.cgroup.clone()),
-            process: None,
+            process: HeldProcess::default(),
             descriptors: None,
         }
     }
 
     fn close(&mut self, cx: &mut Context) {
         self.cgroup.close(cx);
-        self.close_process(cx);
-    }
-
-    fn close_process(&mut self, cx: &mut Context) {
-        cx.held.n -= usize::from(self.process.take().is_some());
+        self.process.close(&mut cx.held);
     }
 
     /// `None`: it has no cgroup.
@@ -222,18 +227,12 @@ impl ContainerReader {
         host: &HostFacts,
     ) -> Option<ContainerStats> {
         let stats = self.cgroup.full(cx, at, Below::Unknown)?;
-        if self.process.as_ref().map(ProcessReader::pid) != known.pid {
-            self.close_process(cx);
-            self.process = known
-                .pid
-                .and_then(|pid| ProcessReader::open(root, pid, host));
-            cx.held.n += usize::from(self.process.is_some());
-        }
+        let process = self.process.renew(known.pid, &mut cx.held, root, host);
+        let limits = process.map_or_else(ProcessLimits::default, |it| it.limits(at));
         if !self.cgroup.was_idle() {
             let pids = self.cgroup.own_processes(cx);
             self.descriptors = pids.and_then(|it| process::descriptors(root, &it, host));
         }
-        let process = self.process.as_mut();
         Some(ContainerStats {
             name: known.name.clone(),
             id: self.cgroup.id(),
@@ -247,7 +246,7 @@ impl ContainerReader {
             root_fs: DiskUse::default(),
             logs: DiskUse::default(),
             descriptors: self.descriptors,
-            limits: process.map_or_else(ProcessLimits::default, |it| it.limits(at)),
+            limits,
         })
     }
 }

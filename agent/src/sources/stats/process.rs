@@ -1,4 +1,4 @@
-//! The first process of a container: descriptors, limits, and the interfaces of its network.
+//! The first process of a container or of a sandbox: descriptors, limits, and the interfaces of its network.
 //!
 //! Invariant: what is read is of the process that had the id when it was first looked at; where
 //! descriptors are few, at each sweep. Nothing but its directory in `/proc` is held, since an open
@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cgroup::Held;
 use crate::model::stats::text::{parse_max_open_files, parse_net_dev};
 use crate::model::stats::{InterfaceStats, ProcessLimits};
 use crate::sys::{Dir, Root};
@@ -40,6 +41,37 @@ impl HostFacts {
     }
 }
 
+/// The process that is known of a cgroup, for as long as it is the same.
+#[derive(Debug, Default)]
+pub(super) struct HeldProcess(Option<ProcessReader>);
+
+impl HeldProcess {
+    /// `pid` is the one that is known now. `None`: there is no such process.
+    pub(super) fn renew(
+        &mut self,
+        pid: Option<u32>,
+        held: &mut Held,
+        root: &Root,
+        host: &HostFacts,
+    ) -> Option<&mut ProcessReader> {
+        if self.0.as_ref().map(|it| it.pid) != pid {
+            self.close(held);
+            self.0 = pid.and_then(|pid| ProcessReader::open(root, pid, host));
+            held.n += usize::from(self.0.is_some());
+        }
+        self.0.as_mut()
+    }
+
+    /// `None`: there is no process, its network is the host's, or it has ended.
+    pub(super) fn network(&self) -> Option<Vec<InterfaceStats>> {
+        self.0.as_ref()?.network()
+    }
+
+    pub(super) fn close(&mut self, held: &mut Held) {
+        held.n -= usize::from(self.0.take().is_some());
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct ProcessReader {
     pid: u32,
@@ -50,7 +82,7 @@ pub(super) struct ProcessReader {
 
 impl ProcessReader {
     /// `None`: there is no such process.
-    pub(super) fn open(root: &Root, pid: u32, host: &HostFacts) -> Option<Self> {
+    fn open(root: &Root, pid: u32, host: &HostFacts) -> Option<Self> {
         let dir = Dir::open(&root.path(format!("/proc/{pid}"))).ok()?;
         let network = root.read_link(format!("/proc/{pid}/ns/net")).ok();
         let both = network.zip(host.network.as_ref());
@@ -60,10 +92,6 @@ impl ProcessReader {
             has_own_network: both.is_some_and(|(own, host)| own != *host),
             limits: None,
         })
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.pid
     }
 
     pub(super) fn limits(&mut self, at: Duration) -> ProcessLimits {
@@ -81,7 +109,7 @@ impl ProcessReader {
     }
 
     /// `None`: its network is the host's, or it has ended.
-    pub(super) fn network(&self) -> Option<Vec<InterfaceStats>> {
+    fn network(&self) -> Option<Vec<InterfaceStats>> {
         if !self.has_own_network {
             return None;
         }

@@ -414,6 +414,7 @@ fn of_pods_of_one_name_the_last_has_the_series_and_pods_without_a_name_have_thei
             qos: QosClass::Guaranteed,
             cgroup: "/kubepods/pod".parse().unwrap(),
             started_at: WallTime::from_epoch(Duration::from_secs(began)),
+            sandbox: None,
             containers: Vec::new(),
         })
     };
