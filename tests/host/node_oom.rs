@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::event::OomConstraint;
-use ballast::model::record::{EventRecord, OomScope};
+use ballast::model::record::{EventDetail, EventRecord, OomScope};
 use ballast::model::status::ProgramState;
 use ballast::sources::bpf::{self, LoadOptions, Streams};
 use ballast_tests::agent::{Agent, hog};
@@ -238,4 +238,36 @@ fn a_kill_by_the_node_in_a_pod_of_kubelet_is_told_where_the_reason_cannot_be_rea
     only_in_a_vm()?;
     let _crowd = Crowd::gather()?;
     run_out_beside("node-oom-beside-derived", "derived")
+}
+
+/// The kernel takes no programs: what it has not counted before the kill says that no limit was reached.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_node_is_told_by_counts_alone() -> Result<()> {
+    only_in_a_vm()?;
+    let tree = KubeTree::new("nodeoomcounts", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("node-oom-counts", &tree)?;
+    agent.is_without_programs = true;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    let container = tree.pod(LEAK_UID)?.container(Naming::Containerd, 1)?;
+    // Until it is certain that no limit was reached before.
+    let script = format!("sleep 40; exec {} {}", hog()?, leak()?);
+    let mut leaks = container.run_on_host(&script)?;
+    agent.wait("its container is found", |it| {
+        it.pods.iter().any(|it| it.containers.len() == 1)
+    })?;
+    let huge = HugePages::leave(500)?;
+    leaks.wait()?;
+    drop(huge);
+    let told = agent.wait_events("the kill is told", "oom", |it| !it.is_empty())?;
+    let detail = EventDetail::Missed {
+        count: 1,
+        scope: Some(OomScope::Node),
+    };
+    assert_eq!(told[0].event.detail, Some(detail), "{told:#?}");
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let last = "ballast_oom_last_node_kill_timestamp_seconds";
+    let last = page.value(last, &[("scope", "node")]);
+    last.context("the time of the last kill by the node")?;
+    Ok(())
 }

@@ -10,6 +10,7 @@ use ballast::model::eviction::{MemoryUse, StallSource, StallTotals};
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::stats::KnownPod;
 use ballast::sources::node_reading::NodeReader;
+use ballast::sources::oom_counters::of_topmost;
 use ballast::sources::stats::Wanted;
 use ballast_tests::fake_node::{FakeNode, Layout};
 use ballast_tests::known::{known_pod, nodefs, stats_reader};
@@ -122,6 +123,25 @@ impl Node {
             4096,
         )?)
     }
+}
+
+/// What a cgroup namespace hides may have a limit too.
+#[test]
+fn limits_are_all_seen_below_the_root_of_all_alone() -> Result<()> {
+    let fake = FakeNode::new()?;
+    let events = "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\n";
+    fake.file("/sys/fs/cgroup/kubepods.slice/memory.events", events)?;
+    let trees = fake.trees(Layout::V2, &CONTROLLERS)?;
+    let [pods, other] = ["/kubepods.slice", "/other"].map(CgroupPath::new);
+    let counted = of_topmost(&trees, &pods.clone()?);
+    assert_eq!(
+        counted.map(|it| (it.oom, it.oom_kill)),
+        Some((Some(2), Some(1)))
+    );
+    assert_eq!(of_topmost(&trees, &other?), None);
+    fake.file("/sys/fs/cgroup/memory.events", events)?;
+    assert_eq!(of_topmost(&trees, &pods?), None);
+    Ok(())
 }
 
 #[test]

@@ -139,7 +139,13 @@ fn oom_trigger(kill: &OomKill, cgroup: &Attributed) -> OomTrigger {
 }
 
 /// Kills that the kernel counted in a cgroup, and that nobody reported.
-pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> Event {
+/// `scope`: whose limit it was; `None`: nobody knows.
+pub fn missed_record(
+    missed: &Missed,
+    cgroup: &Attributed,
+    scope: Option<OomScope>,
+    handled: Handled,
+) -> Event {
     let processes = match missed.n {
         1 => "a process was".to_owned(),
         n => format!("{n} processes were"),
@@ -149,11 +155,20 @@ pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> 
         Cause::Unwatched => "no agent ran, and no eBPF program was left to report it",
         Cause::Lost => "the kernel's report was lost",
     };
-    let message = format!("{processes} killed by the OOM killer, nobody knows which: {why}");
+    let by = match scope {
+        Some(OomScope::Node) => {
+            " because the node, or NUMA nodes that a task was confined to, ran out of memory"
+        }
+        _ => "",
+    };
+    let message = format!("{processes} killed by the OOM killer{by}, nobody knows which: {why}");
     let at_ns = u64::try_from(missed.at.as_nanos()).unwrap_or(u64::MAX);
     Event {
         method: Some(AttributionMethod::None),
-        detail: Some(EventDetail::Missed { count: missed.n }),
+        detail: Some(EventDetail::Missed {
+            count: missed.n,
+            scope,
+        }),
         ..event(
             at_ns,
             handled,

@@ -1,11 +1,22 @@
 //! Why the kernel killed where no hook could read its reason: whether the node ran out of memory, told by
-//! what else is known at the moment of the kill.
+//! what else is known at the moment of the kill, or, where no program sees kills, by what the kernel has not counted
+//! before it ([`LimitHits`]).
 //!
 //! On what is not known nothing is derived: the limit stays unknown. But for one thing: a task of which nobody knows
 //! whether it was confined to some NUMA nodes was not, if it reclaimed memory of the node right before. Few are, and a
 //! node that runs out of memory is to be told.
 
+use std::time::Duration;
+
+use crate::model::cgroup_files::MemoryEvents;
 use crate::model::event::{AttributionMethod, OomConstraint, OomKill, Reclaim};
+
+/// The kernel counts that a limit is reached (`oom` of `memory.events`) before it looks for a victim, with no bound for
+/// the time between the two: only one task of the node looks for one at a time. Nobody has seen it take seconds.
+const BEFORE_A_KILL: Duration = Duration::from_secs(30);
+
+/// Two looks at the counts that are further apart say nothing of what came first in between.
+const LOOK_GAP: Duration = Duration::from_secs(20);
 
 /// What was seen around a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,11 +74,130 @@ pub fn is_open(kill: &OomKill, tells_reclaim: bool) -> bool {
     }
 }
 
+/// How often a limit was reached below a cgroup of v2 right below the root, itself included, as looked at all the time.
+/// A kill below it for which no limit was reached was by the node, or by those of its NUMA nodes that a task was
+/// confined to: counts do not tell these apart.
+///
+/// The counts have to be those of everything below: with the mount option `memory_localevents` they are not, and then
+/// have no kill either.
+#[derive(Debug, Default)]
+pub struct LimitHits(Option<Seen>);
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    n: u64,
+    /// Kills below the cgroup: at `since`, and now.
+    kills_before: u64,
+    kills: u64,
+    /// No limit was reached since, boottime; and when it was looked at last.
+    since: Duration,
+    at: Duration,
+}
+
+impl LimitHits {
+    /// What is counted `at`; `None`: it cannot be read, or there are cgroups above that are not seen.
+    pub fn look(&mut self, counted: Option<MemoryEvents>, at: Duration) {
+        let counts = counted.and_then(|it| it.oom.zip(it.oom_kill));
+        self.0 = counts.map(|(n, kills)| match self.0 {
+            Some(before) if before.n == n && at.saturating_sub(before.at) <= LOOK_GAP => Seen {
+                kills,
+                at,
+                ..before
+            },
+            _ => Seen {
+                n,
+                kills_before: kills,
+                kills,
+                since: at,
+                at,
+            },
+        });
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Kills that were found counted `at`, and before the last look here, were by no limit. False: or nobody can say.
+    pub fn were_none_before(&self, at: Duration) -> bool {
+        let is_long = |it: Seen| it.since.saturating_add(BEFORE_A_KILL) <= at;
+        self.0
+            .is_some_and(|it| it.kills > it.kills_before && is_long(it))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::testing::oom_kill;
     use crate::model::event::CgroupId;
+
+    /// Looks at these counts, each by its second: limits that were reached, kills.
+    fn hits(looks: &[(u64, u64, u64)]) -> LimitHits {
+        let mut hits = LimitHits::default();
+        for (at, oom, oom_kill) in looks {
+            let counted = MemoryEvents {
+                oom: Some(*oom),
+                oom_kill: Some(*oom_kill),
+                ..MemoryEvents::default()
+            };
+            hits.look(Some(counted), Duration::from_secs(*at));
+        }
+        hits
+    }
+
+    #[test]
+    fn a_kill_for_which_no_limit_was_reached_is_by_the_node() {
+        for (looks, is_excluded, why) in [
+            (&[(100, 4, 2), (120, 4, 2), (131, 4, 3)][..], true, "quiet"),
+            (
+                &[(100, 4, 2), (120, 5, 2), (131, 5, 3)],
+                false,
+                "reached before it",
+            ),
+            (
+                &[(100, 4, 2), (120, 4, 2), (131, 5, 3)],
+                false,
+                "reached by then",
+            ),
+            (
+                &[(110, 4, 2), (120, 4, 2), (131, 4, 3)],
+                false,
+                "not looked at for long",
+            ),
+            (
+                &[(100, 4, 2), (131, 4, 3)],
+                false,
+                "not looked at in between",
+            ),
+            (
+                &[(100, 4, 2), (120, 4, 2), (131, 4, 2)],
+                false,
+                "counts of the cgroup alone",
+            ),
+            (
+                &[(100, 4, 2), (120, 5, 3), (140, 5, 3), (151, 5, 4)],
+                true,
+                "quiet since",
+            ),
+            (&[], false, "never read"),
+        ] {
+            let at = looks.last().map_or(131, |(at, ..)| *at);
+            let hits = hits(looks);
+            assert_eq!(
+                hits.were_none_before(Duration::from_secs(at)),
+                is_excluded,
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_cannot_be_read_is_known_anew() {
+        let mut hits = hits(&[(100, 4, 2), (120, 4, 2), (131, 4, 3)]);
+        hits.look(None, Duration::from_secs(132));
+        assert!(!hits.is_known() && !hits.were_none_before(Duration::from_secs(131)));
+    }
 
     const NODE: Evidence = Evidence {
         tells_reclaim: true,

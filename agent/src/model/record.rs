@@ -242,6 +242,9 @@ pub enum EventDetail {
     /// Kills of which nobody has seen more than their number.
     Missed {
         count: u64,
+        /// `None`: nobody knows whose limit it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scope: Option<OomScope>,
     },
     /// Records that this reader was too slow for.
     Dropped {

@@ -19,12 +19,13 @@ use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{
     Cause, Due, Earlier, KillAccounts, KillsByCgroup, Missed, OpenByCgroup,
 };
+use crate::decide::node_oom::LimitHits;
 use crate::model::attribution::{Attributed, Level};
 use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
 use crate::model::forensics::Counted;
-use crate::model::record::Event;
+use crate::model::record::{Event, OomScope};
 use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::model::workload::Workload;
 use crate::observe::event_log::EventLog;
@@ -397,6 +398,17 @@ impl KillCounts {
         count.is_some()
     }
 
+    /// Leaves out those that say nothing.
+    fn look_at_limits(&self, of: &mut BTreeMap<CgroupPath, LimitHits>) {
+        let now = clock::boottime();
+        of.retain(|topmost, hits| {
+            let trees = self.trees.get();
+            let counted = trees.and_then(|it| oom_counters::of_topmost(it, topmost));
+            hits.look(counted, now);
+            hits.is_known()
+        });
+    }
+
     fn accounts(&self) -> MutexGuard<'_, KillAccounts> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -425,6 +437,8 @@ struct Accountant {
     counters: OomCounters,
     /// Counts that are about to change: when each is read again, and the gap after that.
     looks: BTreeMap<CgroupId, (Duration, Duration)>,
+    /// Below the cgroups right below the root, while no program reports kills.
+    limit_hits: BTreeMap<CgroupPath, LimitHits>,
     /// What was counted and not known when the counts were last saved.
     saved: OpenByCgroup,
     log: EventLog,
@@ -451,6 +465,7 @@ pub(super) fn compare_kills(
         shared: Arc::clone(shared),
         counters,
         looks: BTreeMap::new(),
+        limit_hits: BTreeMap::new(),
         saved: OpenByCgroup::new(),
         log,
         metrics,
@@ -480,6 +495,9 @@ impl Accountant {
         if is_alone {
             let cgroups = counts.watched().cgroups.clone();
             to_read.extend(self.counters.watch(&cgroups));
+            for topmost in cgroups.values().filter_map(topmost) {
+                self.limit_hits.entry(topmost).or_default();
+            }
             to_read.extend(self.counters.all_if_killed());
         }
         self.look(to_read);
@@ -488,6 +506,8 @@ impl Accountant {
         let told = {
             let mut last = counts.telling();
             let missed = counts.accounts().settle(heard, &due);
+            // Of all that is missed, limits that were reached are counted by now.
+            counts.look_at_limits(&mut self.limit_hits);
             *last += missed.len() as u64;
             let told = missed.into_iter().map(|it| self.count(it));
             told.collect::<Vec<_>>()
@@ -533,7 +553,12 @@ impl Accountant {
             let workload = index.workload_of(&cgroup);
             (cgroup, workload)
         };
-        let event = missed_record(&missed, &cgroup, handled);
+        let owner = cgroup.owner.as_ref();
+        let topmost = owner.and_then(|it| topmost(&it.path));
+        let hits = topmost.and_then(|it| self.limit_hits.get(&it));
+        let is_by_node = hits.is_some_and(|it| it.were_none_before(missed.at));
+        let scope = is_by_node.then_some(OomScope::Node);
+        let event = missed_record(&missed, &cgroup, scope, handled);
         let cause = match missed.cause {
             Cause::NoPrograms => MissedCause::NoPrograms,
             Cause::Unwatched => MissedCause::Unwatched,
@@ -574,6 +599,11 @@ impl Accountant {
             cgroup: &cgroup,
         });
     }
+}
+
+/// The cgroup right below the root that a cgroup is or lies in.
+fn topmost(path: &CgroupPath) -> Option<CgroupPath> {
+    CgroupPath::root().join(path.components().next()?).ok()
 }
 
 #[cfg(test)]

@@ -50,6 +50,20 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
     Some(parse_count(file.read(&mut buffer).ok()?).ok()? != 0)
 }
 
+/// What the kernel has counted below a cgroup of v2 that has no limit above it, right below the root of all. `None`: there
+/// are others above it, which this process does not see, or it cannot be read.
+pub fn of_topmost(trees: &Trees, topmost: &CgroupPath) -> Option<MemoryEvents> {
+    let text = |path: &CgroupPath| match cgroup_use::dir(trees, "memory", path)? {
+        Some(dir) => dir.read_text_if_any(file_name(true)),
+        None => Ok(None),
+    };
+    // The root of all has no such file, that of a cgroup namespace has.
+    if !trees.unified || !matches!(text(&CgroupPath::root()), Ok(None)) {
+        return None;
+    }
+    MemoryEvents::parse(&text(topmost).ok()??).ok()
+}
+
 pub fn is_gone(trees: &Trees, path: &CgroupPath) -> bool {
     matches!(cgroup_use::dir(trees, "memory", path), Ok(None))
 }

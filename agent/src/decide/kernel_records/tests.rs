@@ -335,18 +335,28 @@ fn a_record_has_the_time_of_its_event() {
 #[test]
 fn missed_kills_are_told_with_their_number_and_why() {
     let index = index();
-    for (n, cause, message) in [
+    for (n, cause, scope, message) in [
         (
             1,
             Cause::Lost,
+            None,
             "a process was killed by the OOM killer, nobody knows which: the kernel's report was \
              lost",
         ),
         (
             3,
             Cause::NoPrograms,
+            None,
             "3 processes were killed by the OOM killer, nobody knows which: no eBPF program \
              reports kills on this node",
+        ),
+        (
+            1,
+            Cause::NoPrograms,
+            Some(OomScope::Node),
+            "a process was killed by the OOM killer because the node, or NUMA nodes that a task was \
+             confined to, ran out of memory, nobody knows which: no eBPF program reports kills on \
+             this node",
         ),
     ] {
         let at = Duration::from_millis(1_000);
@@ -357,8 +367,9 @@ fn missed_kills_are_told_with_their_number_and_why() {
             at,
         };
         let cgroup = index.get(CONTAINER).expect("it is registered");
-        let record = missed_record(&missed, &cgroup, handled());
+        let record = missed_record(&missed, &cgroup, scope, handled());
         assert_eq!(record.message, message);
+        assert_eq!(record.detail, Some(EventDetail::Missed { count: n, scope }));
         assert_eq!(record.container.as_deref(), Some("app"));
     }
 }

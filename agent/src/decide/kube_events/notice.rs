@@ -53,7 +53,7 @@ pub fn notices(event: &Event) -> Vec<Notice> {
             });
             of_pod.into_iter().chain(of_node).collect()
         }
-        Some(EventDetail::Missed { count }) => {
+        Some(EventDetail::Missed { count, .. }) => {
             let unnamed = || Some((Regarding::Node, by_uid(event, &event.message)?));
             let of_pod = of_pod.map(|it| (it, event.message.clone()));
             let notice = of_pod.or_else(unnamed).map(|(regarding, message)| Notice {
@@ -312,7 +312,10 @@ mod tests {
     #[test]
     fn kills_that_nobody_saw_are_told_with_their_number() {
         let mut event = oom_record(1).event;
-        event.detail = Some(EventDetail::Missed { count: 3 });
+        event.detail = Some(EventDetail::Missed {
+            count: 3,
+            scope: None,
+        });
         let all = notices(&event);
         assert_eq!(
             (all.len(), all[0].n, all[0].reason),

@@ -12,7 +12,7 @@ use super::{Awaited, Metrics, lock, observe, set_time};
 use crate::model::attribution::Owner;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::pod::PodUid;
-use crate::model::record::{Event, OomDetail, OomScope};
+use crate::model::record::{Event, EventDetail, OomDetail, OomScope};
 use crate::model::workload::Workload;
 
 /// Of a DNS label, which the name of a container is (staging/src/k8s.io/apimachinery/pkg/util/validation, v1.36:
@@ -51,9 +51,7 @@ impl Metrics {
         let scope = detail.scope.as_str();
         let record = oom_record(event, detail);
         self.count(&oom.scope_kills, &[scope, qos], record.as_ref());
-        if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
-            set_time(&oom.last_node_kill, &[scope], event.time);
-        }
+        self.killed_by(detail.scope, event);
         oom.victim_bytes
             .with_label_values(&[qos])
             .observe(detail.victim.memory.anon_bytes as f64);
@@ -70,6 +68,14 @@ impl Metrics {
                 let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
                 self.count(&oom.host_kills, &[slice.as_str()], record.as_ref());
             }
+        }
+    }
+
+    /// When a limit above the pods killed is what its alert is made of.
+    fn killed_by(&self, scope: OomScope, event: &Event) {
+        if !matches!(scope, OomScope::Container | OomScope::Pod) {
+            let last = &self.shared.oom.last_node_kill;
+            set_time(last, &[scope.as_str()], event.time);
         }
     }
 
@@ -94,7 +100,8 @@ impl Metrics {
         self.count_by_workload(event, workload, 1, record.as_ref());
     }
 
-    /// Counts `n` kills of which no more is known than where they were. They have no forensic record.
+    /// Counts `n` kills of which no more is known than where they were, and by whose limit at most. They have no forensic
+    /// record.
     /// `workload` as in [`Metrics::oom_kill`].
     pub fn oom_kills_missed(
         &self,
@@ -107,6 +114,12 @@ impl Metrics {
         let oom = &self.shared.oom;
         oom.missed.with_label_values(&[cause.as_str()]).inc_by(n);
         self.oom_records(RecordResult::Dropped, n);
+        if let Some(EventDetail::Missed {
+            scope: Some(scope), ..
+        }) = event.detail
+        {
+            self.killed_by(scope, event);
+        }
         let Some(labels) = ContainerLabels::of_event(event) else {
             return;
         };

@@ -64,7 +64,9 @@ pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the ke
                                        containers make; in mode observe those of a container that is \
                                        gone before it is looked at, within a second, are known of its \
                                        pod alone, on v1 and before Linux 5.17 not at all; kills outside \
-                                       pods are not seen, nor that it was the node that had no memory";
+                                       pods are not seen; that it was the node that had no memory is \
+                                       known on cgroup v2, unless some limit was reached within half a \
+                                       minute before, and on v1 not at all";
 
 const P: Argument = Argument::Pointer;
 const S: Argument = Argument::Scalar;

@@ -111,6 +111,27 @@ fn kills_in_pods_without_a_name_are_told_apart_in_every_format() {
     }
 }
 
+/// The alert goes by it. Its count is that of missed kills, which sums add to those by scope.
+#[test]
+fn a_missed_kill_by_the_node_is_the_last_one_of_the_node() {
+    let last = r#"ballast_oom_last_node_kill_timestamp_seconds{scope="node"}"#;
+    for (scope, at) in [
+        (None, None),
+        (Some(OomScope::Node), Some(1_763_710_000.123_456)),
+    ] {
+        let metrics = unnamed();
+        let mut record = kill_in("uid-a", "0a");
+        record.event.detail = Some(EventDetail::Missed { count: 1, scope });
+        metrics.oom_kills_missed(&record.event, 1, MissedCause::NoPrograms, None);
+        let text = text(&metrics);
+        assert_eq!(value(&text, last), at, "{scope:?}");
+        let mut by_scope = text
+            .lines()
+            .filter(|it| it.starts_with("ballast_oom_scope_kills_total{"));
+        assert!(by_scope.all(|it| it.ends_with(" 0")), "{text}");
+    }
+}
+
 #[test]
 fn a_kill_in_a_pod_without_a_name_is_none_of_the_hosts_and_of_no_workload() {
     let metrics = unnamed();
