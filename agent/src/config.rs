@@ -6,6 +6,7 @@
 mod agent;
 pub mod checked;
 pub mod duration;
+mod edgecore;
 mod eviction;
 mod fault;
 pub(crate) mod feature_gates;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 pub use checked::*;
+pub use edgecore::{DEFAULT_EDGECORE_FILE, EdgeCore};
 pub use fault::{ConfigError, Fault, FieldPath};
 pub use kubelet_flags::{DEFAULT_ROOT_DIRECTORY, KubeletFlags};
 pub use merge::Origins;

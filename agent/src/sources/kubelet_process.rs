@@ -13,9 +13,31 @@ use crate::sys::input::MAX_CONFIG_BYTES;
 use crate::sys::inside::{FoundFile, Inside};
 use crate::sys::{FsError, Operation, Root, clock};
 
-/// Its name, and those of programs with a kubelet inside: k3s (RKE2 runs kubelet itself) and MicroK8s.
-const KUBELETS: [&str; 4] = [KUBELET, "k3s-server", "k3s-agent", "kubelite"];
-const KUBELET: &str = "kubelet";
+/// Its name, and those of programs with a kubelet inside.
+const PROGRAMS: [(&str, Program); 6] = [
+    ("kubelet", Program::Kubelet),
+    ("k3s-server", Program::Other),
+    ("k3s-agent", Program::Other),
+    ("kubelite", Program::Other),
+    ("microshift", Program::MicroShift),
+    ("edgecore", Program::EdgeCore),
+];
+
+/// Where its settings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// On its command line, and in files that this names. RKE2 runs it, too.
+    Kubelet,
+    /// In a file that it writes when it starts (MicroShift 4.20, pkg/node/kubelet.go).
+    MicroShift,
+    /// In its configuration, beside what is not kubelet's (KubeEdge 1.22, edge/pkg/edged).
+    EdgeCore,
+    /// k3s and MicroK8s: nowhere but in itself.
+    Other,
+}
+
+/// The verb by which MicroShift runs: others of it come and go beside it.
+const MICROSHIFT_VERB: &str = "run";
 
 /// Namespaces that a container has of its own, and the numbers of those that the kernel starts with
 /// (include/linux/proc_ns.h, Linux 6.12: `PROC_CGROUP_INIT_INO`, `PROC_PID_INIT_INO`, `PROC_USER_INIT_INO`).
@@ -33,6 +55,7 @@ pub struct KubeletProcess {
     pub pid: u32,
     /// Its `comm`.
     pub name: String,
+    pub program: Program,
     /// In clock ticks since boot; 0: not known.
     start_ticks: u64,
 }
@@ -52,26 +75,28 @@ fn look(root: &Root, pid: u32) -> Option<KubeletProcess> {
     let text = |file: &str| root.read_text(format!("/proc/{pid}/{file}")).ok();
     let comm = text("comm")?;
     let name = comm.trim_end();
-    if !KUBELETS.contains(&name) {
-        return None;
-    }
+    let (_, program) = *PROGRAMS.iter().find(|(it, _)| *it == name)?;
     let status = text("status")?;
     // A container may call its program as it likes.
     let cgroup = text("cgroup").and_then(|it| cgroup_of(&it, "memory"));
     let is_in_pod = cgroup.is_some_and(|it| it.contains("kubepods"));
     let is_it = effective_uid(&status) == Some(0) && !is_zombie(&status) && !is_in_pod;
     let start_ticks = text("stat").and_then(|it| start_ticks(&it)).unwrap_or(0);
-    is_it.then(|| KubeletProcess {
+    let found = is_it.then(|| KubeletProcess {
         pid,
         name: name.to_owned(),
+        program,
         start_ticks,
-    })
+    })?;
+    let is_verb = |it: &String| it == MICROSHIFT_VERB;
+    let runs = program != Program::MicroShift || found.arguments(root).ok()?.iter().any(is_verb);
+    runs.then_some(found)
 }
 
 impl KubeletProcess {
-    /// Whether its command line is that of a kubelet.
-    pub fn is_plain(&self) -> bool {
-        self.name == KUBELET
+    /// Whether its command line and files tell by what it is run.
+    pub fn has_settings(&self) -> bool {
+        self.program != Program::Other
     }
 
     /// Whether it still runs.

@@ -15,20 +15,23 @@ use super::{Loop, pods};
 use crate::api_server::{self, FindKubelet, KubeletServer};
 use crate::check::{no_thresholds, settings_changed};
 use crate::config::{
-    ConfigError, DEFAULT_ROOT_DIRECTORY, KubeletConfig, KubeletFlags, KubeletSettings,
-    ObserveConfig, Serving, is_drop_in,
+    ConfigError, DEFAULT_EDGECORE_FILE, DEFAULT_ROOT_DIRECTORY, EdgeCore, KubeletConfig,
+    KubeletFlags, KubeletSettings, ObserveConfig, Serving, is_drop_in,
 };
 use crate::model::api_server::ToldSettings;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::status::KubeletStatus;
 use crate::model::time::WallTime;
 use crate::sources::cgroupfs::CgroupReader;
-use crate::sources::kubelet_process::{self, KubeletFiles, KubeletProcess};
+use crate::sources::kubelet_process::{self, KubeletFiles, KubeletProcess, Program};
 use crate::sys::input::MAX_CONFIG_BYTES;
 use crate::sys::{FsError, Root, clock};
 
 /// What the DaemonSet has from the downward API, by custom: `status.hostIP`.
 const HOST_IP: &str = "HOST_IP";
+
+/// What MicroShift writes for its kubelet (pkg/config/files.go, pkg/node/kubelet.go, 4.20).
+const MICROSHIFT_FILE: &str = "/var/lib/microshift/resources/kubelet/config/config.yaml";
 
 /// Between two looks.
 const KUBELET_GAP: Duration = Duration::from_secs(10);
@@ -192,6 +195,12 @@ impl Kubelet {
             return true;
         }
         self.status.changed = match read(root, self.process.clone(), observe) {
+            // It had yet to write its file.
+            Ok(now)
+                if self.process.program == Program::MicroShift && now.settings != self.settings =>
+            {
+                return false;
+            }
             Ok(now) => now.status.changed,
             // They were there, and could be parsed.
             Err(_) => self.status.files.clone(),
@@ -263,7 +272,8 @@ pub(super) struct Kubelets(Vec<Result<Kubelet, KubeletError>>);
 impl Kubelets {
     pub(super) fn read(root: &Root, observe: &ObserveConfig) -> Self {
         let all = kubelet_process::find(root);
-        let (plain, others): (Vec<_>, Vec<_>) = all.into_iter().partition(KubeletProcess::is_plain);
+        let (plain, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(KubeletProcess::has_settings);
         let plain = plain.into_iter().map(|process| {
             let pid = process.pid;
             read(root, process, observe).map_err(|error| KubeletError::Unreadable {
@@ -392,13 +402,20 @@ fn read(
     observe: &ObserveConfig,
 ) -> Result<Kubelet, ReadError> {
     let arguments = process.arguments(root)?;
-    let flags = KubeletFlags::parse(&arguments);
+    let mut flags = flags(process.program, &arguments);
     let files = process.files(root)?;
     let mut read = Read::default();
-    let file = match &flags.config_file {
+    let mut file = match &flags.config_file {
         Some(path) => Some(read.file(&files, path)?),
         None => None,
     };
+    if process.program == Program::EdgeCore
+        && let Some((path, text)) = &mut file
+    {
+        let inside = EdgeCore::parse(path, text)?;
+        flags.root_directory = inside.root_directory;
+        *text = inside.kubelet;
+    }
     let mut drop_ins = Vec::new();
     if let Some(directory) = &flags.config_directory {
         let (found, modified) = files.find(directory, is_drop_in)?;
@@ -415,7 +432,9 @@ fn read(
     let root_directory = root_directory.unwrap_or(Path::new(DEFAULT_ROOT_DIRECTORY));
     let text = |it: &PathBuf| it.display().to_string();
     let changed = read.files.iter().chain(&read.directory);
-    let changed = changed.filter(|(_, modified)| *modified > started_at + READING);
+    let changed = changed.filter(|(_, modified)| {
+        process.program != Program::MicroShift && *modified > started_at + READING
+    });
     let status = KubeletStatus {
         pid: process.pid,
         started_at: wall(started_at),
@@ -432,6 +451,23 @@ fn read(
         root_directory: files.path(root_directory),
         status,
     })
+}
+
+/// What its command line says. That of another program says of its kubelet where its file is, at most.
+fn flags(program: Program, arguments: &[String]) -> KubeletFlags {
+    let flags = KubeletFlags::parse(arguments);
+    let file = match program {
+        Program::Kubelet | Program::Other => return flags,
+        Program::MicroShift => MICROSHIFT_FILE.into(),
+        Program::EdgeCore => {
+            let file = flags.config_file;
+            file.unwrap_or_else(|| DEFAULT_EDGECORE_FILE.into())
+        }
+    };
+    KubeletFlags {
+        config_file: Some(file),
+        ..KubeletFlags::default()
+    }
 }
 
 fn wall(at: SystemTime) -> WallTime {

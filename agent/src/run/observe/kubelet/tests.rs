@@ -248,6 +248,66 @@ fn its_files_are_read_as_it_sees_them() {
     assert_eq!(why, expected);
 }
 
+/// Its settings are those of the file that it has written by then, whatever was there before.
+#[test]
+fn the_kubelet_of_microshift_is_read_from_what_microshift_has_written() {
+    let node = Node::new("kubelet-microshift");
+    node.start(41, "microshift", 0, "microshift healthcheck");
+    assert_eq!(node.pid(""), Err("no kubelet runs".to_owned()));
+    let etc = node.start(42, "microshift", 0, "/usr/bin/microshift run");
+    let why = node.pid("").unwrap_err();
+    assert!(
+        why.contains("kubelet/config/config.yaml is not there"),
+        "{why}"
+    );
+    let directory = etc.join("../var/lib/microshift/resources/kubelet/config");
+    fs::create_dir_all(&directory).unwrap();
+    let write = |fields: &str| fs::write(directory.join("config.yaml"), file(fields)).unwrap();
+    write("maxPods: 7");
+    let mut before = node.find("/").unwrap();
+    assert_eq!(before.settings.kubelet.max_pods, 7);
+    assert_eq!(before.root_directory, Path::new("/var/lib/kubelet"));
+    assert_eq!(before.status.changed, [""; 0]);
+    let mut is_as_before = || before.look_again(&node.root(), &ObserveConfig::default());
+    assert!(is_as_before());
+    write("maxPods: 9\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock");
+    assert!(!is_as_before());
+    let found = node.find("/").unwrap();
+    let socket = found.settings.runtime_socket.as_deref();
+    assert_eq!(socket, Some(Path::new("/run/crio/crio.sock")));
+}
+
+#[test]
+fn the_kubelet_of_edgecore_is_read_from_its_configuration() {
+    let node = Node::new("kubelet-edgecore");
+    let etc = node.start(42, "edgecore", 0, "/usr/local/bin/edgecore");
+    fs::create_dir_all(etc.join("kubeedge/config")).unwrap();
+    let text = "modules: {edged: {rootDirectory: /data/kubelet, tailoredKubeletConfig: {maxPods: 7, evictionHard: \
+                {memory.available: 1Gi}, cgroupRoot: /a}}}";
+    fs::write(etc.join("kubeedge/config/edgecore.yaml"), text).unwrap();
+    let found = node.find("/a").unwrap();
+    assert_eq!(found.settings.kubelet.max_pods, 7);
+    let hard = &found.settings.kubelet.eviction_hard;
+    assert_eq!(
+        (&*hard["memory.available"], &*hard["nodefs.available"]),
+        ("1Gi", "10%")
+    );
+    assert_eq!(found.root_directory, Path::new("/data/kubelet"));
+    assert_eq!(found.settings.warnings, [""; 0]);
+    assert_eq!(found.status.sources(), "/etc/kubeedge/config/edgecore.yaml");
+
+    let node = Node::new("kubelet-edgecore-elsewhere");
+    let etc = node.start(42, "edgecore", 0, "edgecore --config /etc/other.yaml");
+    fs::write(
+        etc.join("other.yaml"),
+        "modules: {edged: {tailoredKubeletConfig: 7}}",
+    )
+    .unwrap();
+    let why = node.pid("").unwrap_err();
+    let right = "read what kubelet (pid 42) was told: /etc/other.yaml: modules.edged.tailoredKubeletConfig: ";
+    assert!(why.starts_with(right), "{why}");
+}
+
 #[test]
 fn the_one_is_meant_whose_pods_they_are() {
     let node = Node::new("kubelet-several");
