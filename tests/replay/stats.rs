@@ -295,6 +295,20 @@ fn every_layout_tells_the_same_of_a_container() -> Result<()> {
     Ok(())
 }
 
+/// As cAdvisor: by the linear map, also what a runtime has written by the quadratic one (1024 shares: weight 100).
+#[test]
+fn shares_are_made_of_a_weight_as_cadvisor_makes_them() -> Result<()> {
+    let node = Node::new(Layout::V2)?;
+    for (weight, shares) in [(0, 0), (1, 2), (39, 998), (100, 2597), (10_000, 262_144)] {
+        let path = format!("/sys/fs/cgroup{MAIN}/cpu.weight");
+        node.fake.file(&path, &format!("{weight}\n"))?;
+        let found = sweep(&mut node.reader()?, None).snapshot;
+        let spec = &found.pods[0].containers[0].stats.spec;
+        assert_eq!(spec.cpu_shares, Some(shares), "weight {weight}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_node_has_its_own_figures_where_the_root_has_no_file() -> Result<()> {
     for layout in Layout::ALL {

@@ -50,7 +50,7 @@ fn spec_v2(dir: &Dir) -> CgroupSpec {
     let limit = |file| value(Some(dir), file, parse_limit).and_then(at);
     let cpu = value(Some(dir), "cpu.max", parse_cpu_max);
     CgroupSpec {
-        cpu_shares: value(Some(dir), "cpu.weight", parse_count).map(cpu_shares_of_weight),
+        cpu_shares: value(Some(dir), "cpu.weight", parse_count).map(shown_shares),
         cpu_quota_us: cpu.and_then(quota),
         cpu_period_us: cpu.map(|it| it.period.0),
         cpu_burst_us: value(Some(dir), "cpu.max.burst", parse_count),
@@ -61,6 +61,15 @@ fn spec_v2(dir: &Dir) -> CgroupSpec {
         memory_reservation: None,
         swap_limit: limit("memory.swap.max"),
         max_tasks: limit("pids.max"),
+    }
+}
+
+/// As cAdvisor has them (container/common/helpers.go, v0.47 to v0.60: `convertCPUWeightToCPULimit`): by the linear map,
+/// whichever the runtime has written the weight by. A cgroup of `cpu.idle` has no weight (Linux 5.15).
+fn shown_shares(weight: u64) -> u64 {
+    match weight {
+        0 => 0,
+        weight => cpu_shares_of_weight(weight),
     }
 }
 
