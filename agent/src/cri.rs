@@ -11,6 +11,10 @@
 //! - No answer, however late or large, holds up another part of the agent, and no part of it the runtime.
 //! - An event says whom there is, never that somebody is gone.
 //!
+//! Lists are of those who run. Of all, which can be many thousands, are the first two, since what ended before the
+//! agent came may still be told of, and those that make good what was missed; where such a list is too large or too
+//! late, each id is asked for.
+//!
 //! Deliberate absences: no state of a container, no exit code, no image. Nothing is kept on disk.
 
 mod endpoint;
@@ -33,8 +37,12 @@ pub use self::endpoint::known_sockets;
 use self::follower::Follower;
 use crate::model::runtime_names::{Follows, Identified, RuntimeStatus};
 
-/// For each call, and to connect. A list of some hundred containers takes milliseconds.
+/// For each call about one id, and to connect.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// For each of the two calls of a list. One of some hundred containers takes milliseconds; a runtime that has kept
+/// thousands that have ended, or is busy, takes seconds.
+const LIST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Largest answer, bytes. Kubelet takes as much: sandboxes carry all annotations of their pods.
 const MAX_ANSWER: usize = 16 << 20;
@@ -45,7 +53,8 @@ const MAX_ASKED: usize = 1024;
 /// What is told, to one closure, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Everybody whom the runtime knows, and whom it has told of since the list before.
+    /// Everybody who runs, and of whom the runtime has told since the list before. Those too that have ended, where
+    /// their names may still be wanted.
     All(Vec<Identified>),
     /// Some of them.
     Some(Vec<Identified>),

@@ -338,6 +338,75 @@ fn a_list_that_is_too_large_keeps_no_name_away() {
     });
 }
 
+/// A node may have thousands that have ended, with all that kubelet has noted in each.
+#[test]
+fn who_runs_is_named_whatever_has_ended() {
+    let directory = Scratch::new("cri-ended").unwrap();
+    let fake = runtime(&directory, Manner::Events);
+    for n in 0..18 {
+        let name = format!("{n}-{}", "x".repeat(1 << 20));
+        let over = pod(&name, 100 + n);
+        fake.add_sandbox(&over);
+        fake.end(&over.sandbox);
+    }
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    for n in [2, 3] {
+        fake.add_container(&shop, "app", 0, &container_id(n));
+    }
+    fake.end(&container_id(3));
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("who runs", |it| {
+        it.status.is_connected() && it.known.contains_key(&container_id(2))
+    });
+    assert_eq!(heard.status.fault, None);
+    assert_eq!(heard.name(&shop.sandbox), Some(("shop", None)));
+    assert!(!heard.known.contains_key(&container_id(3)));
+    // A kill in it is on record, say.
+    cri.asker().ask(&container_id(3));
+    heard.wait("the answer", |it| it.known.contains_key(&container_id(3)));
+    assert_eq!(heard.name(&container_id(3)), Some(("shop", Some("app"))));
+    assert_eq!(fake.most_open(), 1, "one call at a time");
+}
+
+/// What ended while no agent ran may still be told of.
+#[test]
+fn what_had_ended_is_in_the_first_lists_alone() {
+    let directory = Scratch::new("cri-first").unwrap();
+    let fake = runtime(&directory, Manner::NoEvents);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    for n in [2, 3] {
+        fake.add_container(&shop, "app", 0, &container_id(n));
+    }
+    fake.end(&container_id(3));
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("both", |it| it.known.len() == 3);
+    wait_for("the third list", || Ok(fake.n_lists() >= 3)).unwrap();
+    heard.wait("who runs", |it| it.known.len() == 2);
+    assert!(heard.known.contains_key(&container_id(2)));
+    assert_eq!(fake.n_full_lists(), 2);
+}
+
+#[test]
+fn a_list_that_takes_seconds_keeps_no_event_waiting() {
+    let directory = Scratch::new("cri-long").unwrap();
+    let fake = runtime(&directory, Manner::ListsSlowly);
+    let (shop, late) = (pod("shop", 1), pod("late", 3));
+    fake.add_sandbox(&shop);
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    wait_for("its events are read", || Ok(fake.n_subscribers() == 1)).unwrap();
+    fake.add_sandbox(&late);
+    assert!(fake.tell(&late, &late.sandbox, patience()));
+    heard.wait("the event", |it| it.known.contains_key(&late.sandbox));
+    assert!(!heard.known.contains_key(&shop.sandbox), "the list is late");
+    heard.wait("the list", |it| it.known.contains_key(&shop.sandbox));
+    heard.wait("it is connected", |it| it.status.is_connected());
+    assert_eq!(heard.name(&late.sandbox), Some(("late", None)));
+    assert_eq!(fake.n_subscribers(), 1, "the same one");
+    assert_eq!(fake.most_open(), 1, "one call at a time");
+}
+
 #[test]
 fn where_there_is_no_socket_that_is_said() {
     let directory = Scratch::new("cri-absent").unwrap();

@@ -1,7 +1,7 @@
 //! A container runtime that speaks CRI v1 and runs nothing: it knows the sandboxes and containers that a test tells
 //! it of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ballast::grpc::messages::cri::{
-    Container, ContainerEventResponse, ContainerMetadata, ContainerStatus, GetEventsRequest,
-    ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
-    PodSandbox, PodSandboxStatus, VersionRequest, VersionResponse, label, path,
+    Container, ContainerEventResponse, ContainerFilter, ContainerMetadata, ContainerState,
+    ContainerStatus, GetEventsRequest, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxState, PodSandboxStatus,
+    VersionRequest, VersionResponse, label, path,
 };
 use ballast::grpc::server::{self, Handler, Limits, unary, unknown_method};
 use hyper::body::Incoming;
@@ -54,10 +55,15 @@ pub enum Manner {
     OnlyEvents,
     /// It takes most of a second to find one id.
     FindsSlowly,
+    /// It takes some seconds for a list.
+    ListsSlowly,
+    /// It takes the call for its events, and says nothing to it.
+    EventsHang,
 }
 
-/// See [`Manner::FindsSlowly`].
+/// See [`Manner::FindsSlowly`] and [`Manner::ListsSlowly`].
 const FINDING: Duration = Duration::from_millis(900);
+const LISTING: Duration = Duration::from_secs(3);
 
 /// See the module. It ends when it is dropped.
 pub struct FakeRuntime {
@@ -71,9 +77,13 @@ struct State {
     manner: Mutex<Option<Manner>>,
     sandboxes: Mutex<BTreeMap<String, PodSandbox>>,
     containers: Mutex<BTreeMap<String, Container>>,
+    /// Of both.
+    ended: Mutex<BTreeSet<String>>,
     subscribers: Mutex<Vec<mpsc::Sender<Result<ContainerEventResponse, Status>>>>,
     n_begun: AtomicUsize,
     n_lists: AtomicUsize,
+    n_full_lists: AtomicUsize,
+    n_hanging: AtomicUsize,
     n_asked: AtomicUsize,
     n_open: AtomicUsize,
     most_open: AtomicUsize,
@@ -158,6 +168,11 @@ impl FakeRuntime {
         lock(&self.state.containers).insert(container.id.clone(), container);
     }
 
+    /// It is over, and the runtime still knows it.
+    pub fn end(&self, id: &str) {
+        lock(&self.state.ended).insert(id.to_owned());
+    }
+
     /// The runtime has removed it.
     pub fn forget(&self, id: &str) {
         lock(&self.state.sandboxes).remove(id);
@@ -217,7 +232,17 @@ impl FakeRuntime {
         self.state.n_lists.load(Ordering::Relaxed)
     }
 
-    /// The same, whether it came to the containers, which are the second half, or not.
+    /// How often of them, with those that have ended.
+    pub fn n_full_lists(&self) -> usize {
+        self.state.n_full_lists.load(Ordering::Relaxed)
+    }
+
+    /// Who waits for the first word of the stream of events.
+    pub fn n_hanging(&self) -> usize {
+        self.state.n_hanging.load(Ordering::Relaxed)
+    }
+
+    /// As [`n_lists`](Self::n_lists), whether it came to the containers, which are the second half, or not.
     pub fn n_lists_begun(&self) -> usize {
         self.state.n_begun.load(Ordering::Relaxed)
     }
@@ -275,15 +300,22 @@ fn handler(state: &Arc<State>) -> Handler {
     })
 }
 
-async fn find(manner: Option<Manner>, is_filtered: bool) {
-    if is_filtered && manner == Some(Manner::FindsSlowly) {
-        tokio::time::sleep(FINDING).await;
+/// `id`: empty for a list.
+async fn take_time(manner: Option<Manner>, id: &str) {
+    match manner {
+        Some(Manner::FindsSlowly) if !id.is_empty() => tokio::time::sleep(FINDING).await,
+        Some(Manner::ListsSlowly) if id.is_empty() => tokio::time::sleep(LISTING).await,
+        _ => {}
     }
 }
 
 impl State {
     async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         if request.uri().path() == path::GET_CONTAINER_EVENTS {
+            if *lock(&self.manner) == Some(Manner::EventsHang) {
+                self.n_hanging.fetch_add(1, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            }
             return Grpc::new(ProstCodec::<ContainerEventResponse, GetEventsRequest>::default())
                 .server_streaming(Subscriptions(Arc::clone(self)), request)
                 .await;
@@ -304,14 +336,16 @@ impl State {
             path::VERSION => unary(request, max, async |_: VersionRequest| Ok(version())).await,
             path::LIST_POD_SANDBOX => {
                 unary(request, max, async |it: ListPodSandboxRequest| {
-                    find(manner, it.filter.is_some()).await;
+                    let id = it.filter.as_ref().map_or("", |it| it.id.as_str());
+                    take_time(manner, id).await;
                     Ok(self.list_sandboxes(it))
                 })
                 .await
             }
             path::LIST_CONTAINERS => {
                 unary(request, max, async |it: ListContainersRequest| {
-                    find(manner, it.filter.is_some()).await;
+                    let id = it.filter.as_ref().map_or("", |it| it.id.as_str());
+                    take_time(manner, id).await;
                     Ok(self.list_containers(it))
                 })
                 .await
@@ -321,29 +355,46 @@ impl State {
     }
 
     fn list_sandboxes(&self, request: ListPodSandboxRequest) -> ListPodSandboxResponse {
-        let id = request.filter.map(|it| it.id).unwrap_or_default();
-        if id.is_empty() {
+        let filter = request.filter.unwrap_or_default();
+        if filter.id.is_empty() {
             self.n_begun.fetch_add(1, Ordering::Relaxed);
         }
-        let sandboxes = lock(&self.sandboxes);
-        // The beginning of an id is enough.
-        let found = sandboxes.values().filter(|it| it.id.starts_with(&id));
+        let (sandboxes, ended) = (lock(&self.sandboxes), lock(&self.ended));
+        let state = |id: &str| match ended.contains(id) {
+            true => PodSandboxState::SandboxNotready,
+            false => PodSandboxState::SandboxReady,
+        };
+        let is_it = |it: &&PodSandbox| {
+            let wanted = filter.state.as_ref().map(|it| it.state());
+            // The beginning of an id is enough.
+            it.id.starts_with(&filter.id) && wanted.is_none_or(|wanted| wanted == state(&it.id))
+        };
         ListPodSandboxResponse {
-            items: found.cloned().collect(),
+            items: sandboxes.values().filter(is_it).cloned().collect(),
         }
     }
 
     fn list_containers(&self, request: ListContainersRequest) -> ListContainersResponse {
-        let id = request.filter.map(|it| it.id).unwrap_or_default();
-        let n = match id.is_empty() {
+        let filter = request.filter.unwrap_or_default();
+        let n = match filter.id.is_empty() {
             true => &self.n_lists,
             false => &self.n_asked,
         };
         n.fetch_add(1, Ordering::Relaxed);
-        let containers = lock(&self.containers);
-        let found = containers.values().filter(|it| it.id.starts_with(&id));
+        if filter == ContainerFilter::default() {
+            self.n_full_lists.fetch_add(1, Ordering::Relaxed);
+        }
+        let (containers, ended) = (lock(&self.containers), lock(&self.ended));
+        let state = |id: &str| match ended.contains(id) {
+            true => ContainerState::ContainerExited,
+            false => ContainerState::ContainerRunning,
+        };
+        let is_it = |it: &&Container| {
+            let wanted = filter.state.as_ref().map(|it| it.state());
+            it.id.starts_with(&filter.id) && wanted.is_none_or(|wanted| wanted == state(&it.id))
+        };
         ListContainersResponse {
-            containers: found.cloned().collect(),
+            containers: containers.values().filter(is_it).cloned().collect(),
         }
     }
 }

@@ -112,9 +112,10 @@ fn field(attribute: &str, kind: &str) -> Result<(u32, String)> {
         "message, optional" => inner("Option").context("an Option")?,
         "message, repeated" => format!("repeated {}", inner("Vec").context("a Vec")?),
         scalar if !scalar.contains([',', '=']) => scalar.to_owned(),
-        other => match other.strip_prefix("btree_map = \"") {
-            Some(of) => format!("map<{}>", of.trim_end_matches('"')),
-            None => bail!("{other}: nobody compares these yet"),
+        other => match other.trim_end_matches('"').split_once(" = \"") {
+            Some(("btree_map", of)) => format!("map<{of}>"),
+            Some(("enumeration", of)) => of.to_owned(),
+            _ => bail!("{other}: nobody compares these yet"),
         },
     };
     Ok((number, kind))
@@ -182,18 +183,19 @@ mod tests {
     const PROTO: &str = "package runtime.v1;\nservice RuntimeService {\n    rpc Version(VersionRequest) returns (VersionResponse) {}\n}\n\
         message Filter {\n    // Its id.\n    string id = 1 [deprecated=true];\n    map<string,string> labels = 4;\n}\n\
         message Empty {}\n\
-        message List {\n    repeated Filter items = 2;  // all\n    Filter one = 3;\n    enum Kind {\n        A = 0;\n    }\n}\n";
+        message List {\n    repeated Filter items = 2;  // all\n    Filter one = 3;\n    Kind kind = 4;\n    enum Kind {\n        A = 0;\n    }\n}\n";
 
     const RUST: &str = "pub const VERSION: &str = \"/runtime.v1.RuntimeService/Version\";\n\
         pub struct Filter {\n    #[prost(string, tag = \"1\")]\n    pub id: String,\n    \
         #[prost(btree_map = \"string, string\", tag = \"4\")]\n    pub labels: BTreeMap<String, String>,\n}\n\
         pub struct Empty {}\n\
         pub struct List {\n    #[prost(message, repeated, tag = \"2\")]\n    pub items: Vec<Filter>,\n    \
-        #[prost(message, optional, tag = \"3\")]\n    pub one: Option<Filter>,\n}\n";
+        #[prost(message, optional, tag = \"3\")]\n    pub one: Option<Filter>,\n    \
+        #[prost(enumeration = \"Kind\", tag = \"4\")]\n    pub kind: i32,\n}\n";
 
     #[test]
     fn what_is_published_is_found_right() {
-        assert_eq!(compare(RUST, PROTO).expect("no fault"), 4);
+        assert_eq!(compare(RUST, PROTO).expect("no fault"), 5);
     }
 
     #[test]

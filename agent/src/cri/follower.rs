@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use tonic::{Code, Status};
 
 use super::endpoint::{self, Found};
 use super::events::{End, Events};
-use super::{DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
+use super::{DEADLINE, LIST_DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
 use crate::grpc::client::{Channel, Method, said};
 use crate::grpc::messages::cri::{
-    ContainerFilter, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest,
-    ListPodSandboxResponse, PodSandboxFilter, path,
+    ContainerFilter, ContainerState, ContainerStateValue, ListContainersRequest,
+    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter,
+    PodSandboxState, PodSandboxStateValue, path,
 };
 use crate::model::runtime_names::{Follows, Identified, RuntimeStatus};
 use crate::sys::clock;
@@ -27,6 +29,9 @@ const LIST_WITHOUT_EVENTS: Duration = Duration::from_secs(10);
 
 /// The stream of events has begun by then; who began between the first list and that is in the second.
 const SECOND_LIST: Duration = Duration::from_secs(1);
+
+/// So many are of all, from the first on.
+const FULL_LISTS: u64 = 2;
 
 /// Between two lists, at least.
 const LIST_GAP: Duration = Duration::from_secs(1);
@@ -92,32 +97,111 @@ enum Left {
     Failed(String),
 }
 
-/// A question without an answer.
-enum Unanswered {
-    Left(Left),
-    /// The runtime is slow, or its answer too large: it may be asked again, and its events go on.
+/// Why the runtime gives no answer.
+enum Refused {
+    /// It is slow, or its answer too large: it may be asked again, and its events go on.
     Late(String),
+    Failed(String),
 }
 
-/// When the next list is due, boottime.
+/// A question without an answer.
+enum Unanswered {
+    Stopped,
+    Refused(Refused),
+}
+
+/// Who is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whom {
+    All,
+    Running,
+}
+
+/// A list that is asked for.
+type Asking<'a> = Pin<Box<dyn Future<Output = Result<Vec<Identified>, Refused>> + 'a>>;
+
+/// When the next list is due, boottime, and of whom.
 struct Lists {
     asked_at: Duration,
     due: Duration,
     /// After the next one that is not answered.
     pause: Duration,
+    /// That are asked for, or were last.
+    whom: Whom,
+    n_answered: u64,
+    /// Somebody may have come and gone of whom no event tells, and nobody asks for his id.
+    is_wanted: bool,
+    /// Those of all are not answered: they are not asked for again.
+    all_are_late: bool,
 }
 
 impl Lists {
-    /// The last one was not answered.
+    fn new(now: Duration) -> Self {
+        Self {
+            asked_at: now,
+            due: now,
+            pause: FIRST_LIST_PAUSE,
+            whom: Whom::All,
+            n_answered: 0,
+            is_wanted: false,
+            all_are_late: false,
+        }
+    }
+
+    fn due(&self) -> Duration {
+        match self.is_wanted && !self.are_late() {
+            true => self.due.min(self.asked_at + LIST_GAP),
+            false => self.due,
+        }
+    }
+
+    fn begin(&mut self, now: Duration) -> Whom {
+        let is_wanted = std::mem::take(&mut self.is_wanted);
+        let is_of_all = self.n_answered < FULL_LISTS || is_wanted;
+        self.whom = match is_of_all && !self.all_are_late {
+            true => Whom::All,
+            false => Whom::Running,
+        };
+        self.asked_at = now;
+        self.whom
+    }
+
+    /// `every`: where nobody asks for one.
+    fn answered(&mut self, every: Duration) {
+        self.pause = FIRST_LIST_PAUSE;
+        self.n_answered += 1;
+        self.due = self.asked_at
+            + match self.n_answered {
+                1 => SECOND_LIST,
+                _ => every,
+            };
+    }
+
+    /// Whether it is a fault: those who run are not told.
+    fn was_late(&mut self, now: Duration) -> bool {
+        if self.whom == Whom::All {
+            self.all_are_late = true;
+            self.due = now;
+            return false;
+        }
+        self.due = now + self.pause;
+        self.pause = (self.pause * 2).min(LIST_EVERY);
+        true
+    }
+
+    /// The last one of those who run was not answered.
     fn are_late(&self) -> bool {
         self.pause != FIRST_LIST_PAUSE
     }
 
-    /// One is wanted soon, unless they are not answered.
-    fn hurry(&mut self) {
-        if !self.are_late() {
-            self.due = self.due.min(self.asked_at + LIST_GAP);
-        }
+    /// Who there is is known, or it is known that nobody says so.
+    fn are_known(&self) -> bool {
+        self.n_answered > 0 || self.are_late()
+    }
+
+    /// One would name those of whom nobody knows when they end.
+    fn name_the_ended(&self) -> bool {
+        !self.are_late() && !self.all_are_late
     }
 }
 
@@ -236,7 +320,7 @@ impl Follower {
                 }
             }
         }
-        let left = self.follow_events(&found, &mut events).await;
+        let left = self.follow_lists(&found, &mut events).await;
         // Whoever was told of until then has the name.
         if let Some(events) = &events {
             self.learn_events(events.take().events);
@@ -245,13 +329,9 @@ impl Follower {
     }
 
     /// `events` is `None` if they are not wanted, and once it is known that the runtime tells none.
-    async fn follow_events(&mut self, found: &Found, events: &mut Option<Events>) -> Left {
-        let now = clock::boottime();
-        let mut lists = Lists {
-            asked_at: now,
-            due: now,
-            pause: FIRST_LIST_PAUSE,
-        };
+    async fn follow_lists(&mut self, found: &Found, events: &mut Option<Events>) -> Left {
+        let shared = Arc::clone(&self.shared);
+        let mut lists = Lists::new(clock::boottime());
         // Said when there are names, or it is known that there are none yet.
         let mut status = RuntimeStatus {
             follows: match events {
@@ -261,45 +341,64 @@ impl Follower {
             dropped_events: self.status.dropped_events,
             ..found.status()
         };
-        let mut every = SECOND_LIST;
+        let mut asking: Option<Asking<'_>> = None;
         loop {
-            if clock::boottime() >= lists.due {
+            if asking.is_none() && clock::boottime() >= lists.due() {
                 // A kubelet that came later may have another one.
                 if !(self.sockets)().contains(&found.endpoint) {
                     return Left::Failed("another runtime is to be asked".to_owned());
                 }
-                lists.asked_at = clock::boottime();
-                status.fault = match self.list(&found.channel).await {
-                    Ok(()) => {
-                        lists.pause = FIRST_LIST_PAUSE;
-                        lists.due = lists.asked_at + every;
-                        every = match events {
+                let whom = lists.begin(clock::boottime());
+                asking = Some(Box::pin(list(&found.channel, whom)));
+            }
+            // One call at a time.
+            let due = match asking {
+                Some(_) => Duration::MAX,
+                None => {
+                    match self.ask(&found.channel, lists.name_the_ended()).await {
+                        Ok(true) => {}
+                        Ok(false) => lists.is_wanted |= lists.name_the_ended(),
+                        Err(left) => return left,
+                    }
+                    let due = self.asked.values().map(|it| it.due);
+                    due.fold(lists.due(), Duration::min)
+                }
+            };
+            let wait = due.saturating_sub(clock::boottime()).min(WATCH);
+            let answer = tokio::select! {
+                answer = answer(&mut asking) => Some(answer),
+                () = shared.wake.notified() => None,
+                () = tokio::time::sleep(wait) => None,
+            };
+            if shared.is_stopped() {
+                return Left::Stopped;
+            }
+            if let Some(answer) = answer {
+                asking = None;
+                match answer {
+                    Ok(listed) => {
+                        self.take_list(listed);
+                        lists.answered(match events {
                             Some(_) => LIST_EVERY,
                             None => LIST_WITHOUT_EVENTS,
-                        };
-                        None
+                        });
+                        status.fault = None;
                     }
-                    Err(Unanswered::Late(why)) => {
-                        lists.due = clock::boottime() + lists.pause;
-                        lists.pause = (lists.pause * 2).min(LIST_EVERY);
-                        Some(why)
+                    Err(Refused::Late(why)) => {
+                        if lists.was_late(clock::boottime()) {
+                            status.fault = Some(why);
+                        } else {
+                            tracing::info!(
+                                why,
+                                "the runtime lists who runs, and not who has ended"
+                            );
+                        }
                     }
-                    Err(Unanswered::Left(left)) => return left,
-                };
-                self.set_status(status.clone());
-            }
-            match self.ask(&found.channel, lists.are_late()).await {
-                Ok(true) => {}
-                Ok(false) => lists.hurry(),
-                Err(left) => return left,
-            }
-            let due = self.asked.values().map(|it| it.due);
-            let due = due.fold(lists.due.min(clock::boottime() + WATCH), Duration::min);
-            let wait = due.saturating_sub(clock::boottime());
-            // Woken or not, there may be something.
-            let _ = tokio::time::timeout(wait, self.shared.wake.notified()).await;
-            if self.shared.is_stopped() {
-                return Left::Stopped;
+                    Err(Refused::Failed(why)) => return Left::Failed(why),
+                }
+                if lists.are_known() {
+                    self.set_status(status.clone());
+                }
             }
             let Some(reader) = &*events else { continue };
             let mut taken = reader.take();
@@ -308,20 +407,20 @@ impl Follower {
                 return Left::Failed("its events were not read in time".to_owned());
             }
             if taken.n_dropped > 0 {
-                lists.hurry();
+                lists.is_wanted = true;
                 status.dropped_events += taken.n_dropped;
-                self.set_status(status.clone());
             }
-            match taken.end {
+            match &taken.end {
                 None => {}
                 Some(End::Unsupported) => {
                     *events = None;
-                    every = LIST_WITHOUT_EVENTS;
-                    lists.due = lists.due.min(lists.asked_at + every);
+                    lists.due = lists.due.min(lists.asked_at + LIST_WITHOUT_EVENTS);
                     status.follows = Follows::Lists;
-                    self.set_status(status.clone());
                 }
-                Some(End::Failed(why)) => return Left::Failed(why),
+                Some(End::Failed(why)) => return Left::Failed(why.clone()),
+            }
+            if lists.are_known() {
+                self.set_status(status.clone());
             }
         }
     }
@@ -354,21 +453,17 @@ impl Follower {
     }
 
     /// Tells everybody. What events told since the list before may be too new for this one.
-    async fn list(&mut self, channel: &Channel) -> Result<(), Unanswered> {
-        let sandboxes = self.sandboxes(channel, None).await?;
-        let containers = self.containers(channel, None).await?;
-        let listed = meaning::of_lists(&sandboxes.items, &containers.containers);
+    fn take_list(&mut self, listed: Vec<Identified>) {
         let mut all: BTreeMap<String, Identified> = std::mem::take(&mut self.recent);
         all.extend(listed.into_iter().map(|it| (it.id.clone(), it)));
         self.known = all.keys().cloned().collect();
         self.asked.retain(|id, _| !self.known.contains(id));
         (self.sink)(Told::All(all.into_values().collect()));
-        Ok(())
     }
 
     /// Asks for the ids that are due, for [`ROUND`] and one answer at most. `Ok(false)`: they are so many, or the runtime
-    /// so slow, that a list is wanted.
-    async fn ask(&mut self, channel: &Channel, lists_fail: bool) -> Result<bool, Left> {
+    /// so slow, that a list is wanted. `lists_name`: one would name them.
+    async fn ask(&mut self, channel: &Channel, lists_name: bool) -> Result<bool, Left> {
         let now = clock::boottime();
         let asked = std::mem::take(&mut *self.shared.asked());
         for id in asked {
@@ -384,7 +479,7 @@ impl Follower {
         let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
         let are_few = due.len() <= ASKED_TOGETHER;
         // Of many a list tells, if it is answered.
-        let are_asked = are_few || lists_fail;
+        let are_asked = are_few || !lists_name;
         let mut is_late = false;
         for (i, id) in due.into_iter().enumerate() {
             is_late |= clock::boottime().saturating_sub(now) >= ROUND;
@@ -396,8 +491,11 @@ impl Follower {
             if are_asked {
                 match self.find(channel, &id).await {
                     Ok(found) => self.learn(found),
-                    Err(Unanswered::Late(_)) => is_late = true,
-                    Err(Unanswered::Left(left)) => return Err(left),
+                    Err(Unanswered::Refused(Refused::Late(_))) => is_late = true,
+                    Err(Unanswered::Refused(Refused::Failed(why))) => {
+                        return Err(Left::Failed(why));
+                    }
+                    Err(Unanswered::Stopped) => return Err(Left::Stopped),
                 }
             }
             if let Some(asked) = self.asked.get_mut(&id) {
@@ -419,67 +517,182 @@ impl Follower {
 
     /// One id. The filter of a runtime takes the beginning of another one for it too.
     async fn find(&self, channel: &Channel, id: &str) -> Result<Vec<Identified>, Unanswered> {
-        let mut found = self.containers(channel, Some(id)).await?;
-        found.containers.retain(|it| it.id == id);
-        if !found.containers.is_empty() {
-            return Ok(meaning::of_lists(&[], &found.containers));
-        }
-        let mut found = self.sandboxes(channel, Some(id)).await?;
-        found.items.retain(|it| it.id == id);
-        Ok(meaning::of_lists(&found.items, &[]))
-    }
-
-    async fn sandboxes(
-        &self,
-        channel: &Channel,
-        id: Option<&str>,
-    ) -> Result<ListPodSandboxResponse, Unanswered> {
-        let filter = id.map(|it| PodSandboxFilter { id: it.to_owned() });
-        let question = ListPodSandboxRequest { filter };
-        self.call(channel, path::LIST_POD_SANDBOX, question).await
-    }
-
-    async fn containers(
-        &self,
-        channel: &Channel,
-        id: Option<&str>,
-    ) -> Result<ListContainersResponse, Unanswered> {
-        let filter = id.map(|it| ContainerFilter { id: it.to_owned() });
-        let question = ListContainersRequest { filter };
-        self.call(channel, path::LIST_CONTAINERS, question).await
-    }
-
-    async fn call<Q, A>(
-        &self,
-        channel: &Channel,
-        path: &'static str,
-        question: Q,
-    ) -> Result<A, Unanswered>
-    where
-        Q: Message + Send + Sync + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        let method = Method {
-            path,
-            max_answer: MAX_ANSWER,
+        let question = ListContainersRequest {
+            filter: Some(ContainerFilter {
+                id: id.to_owned(),
+                state: None,
+            }),
         };
-        let calling = channel.unary(method, question, DEADLINE);
-        match self.unless_stopped(calling).await {
-            None => Err(Unanswered::Left(Left::Stopped)),
-            Some(Ok(answer)) => Ok(answer),
-            Some(Err(status)) => match status.code() {
-                // A filter that fits nobody.
-                Code::NotFound => Ok(A::default()),
-                Code::DeadlineExceeded | Code::OutOfRange | Code::ResourceExhausted => {
-                    Err(Unanswered::Late(refused(path, &status)))
-                }
-                _ => Err(Unanswered::Left(Left::Failed(refused(path, &status)))),
-            },
+        let calling = containers(channel, question, DEADLINE);
+        let mut found = self.answered(calling).await?.containers;
+        found.retain(|it| it.id == id);
+        if !found.is_empty() {
+            return Ok(meaning::of_lists(&[], &found));
         }
+        let question = ListPodSandboxRequest {
+            filter: Some(PodSandboxFilter {
+                id: id.to_owned(),
+                state: None,
+            }),
+        };
+        let calling = sandboxes(channel, question, DEADLINE);
+        let mut found = self.answered(calling).await?.items;
+        found.retain(|it| it.id == id);
+        Ok(meaning::of_lists(&found, &[]))
+    }
+
+    async fn answered<A>(
+        &self,
+        calling: impl Future<Output = Result<A, Refused>>,
+    ) -> Result<A, Unanswered> {
+        match self.unless_stopped(calling).await {
+            None => Err(Unanswered::Stopped),
+            Some(answer) => answer.map_err(Unanswered::Refused),
+        }
+    }
+}
+
+/// Of a list that is asked for.
+async fn answer(asking: &mut Option<Asking<'_>>) -> Result<Vec<Identified>, Refused> {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Two calls, one after the other.
+async fn list(channel: &Channel, whom: Whom) -> Result<Vec<Identified>, Refused> {
+    let is_running = whom == Whom::Running;
+    let question = ListPodSandboxRequest {
+        filter: is_running.then(|| PodSandboxFilter {
+            id: String::new(),
+            state: Some(PodSandboxStateValue {
+                state: PodSandboxState::SandboxReady.into(),
+            }),
+        }),
+    };
+    let sandboxes = sandboxes(channel, question, LIST_DEADLINE).await?;
+    let question = ListContainersRequest {
+        filter: is_running.then(|| ContainerFilter {
+            id: String::new(),
+            state: Some(ContainerStateValue {
+                state: ContainerState::ContainerRunning.into(),
+            }),
+        }),
+    };
+    let containers = containers(channel, question, LIST_DEADLINE).await?;
+    Ok(meaning::of_lists(&sandboxes.items, &containers.containers))
+}
+
+async fn sandboxes(
+    channel: &Channel,
+    question: ListPodSandboxRequest,
+    deadline: Duration,
+) -> Result<ListPodSandboxResponse, Refused> {
+    call(channel, path::LIST_POD_SANDBOX, question, deadline).await
+}
+
+async fn containers(
+    channel: &Channel,
+    question: ListContainersRequest,
+    deadline: Duration,
+) -> Result<ListContainersResponse, Refused> {
+    call(channel, path::LIST_CONTAINERS, question, deadline).await
+}
+
+async fn call<Q, A>(
+    channel: &Channel,
+    path: &'static str,
+    question: Q,
+    deadline: Duration,
+) -> Result<A, Refused>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let method = Method {
+        path,
+        max_answer: MAX_ANSWER,
+    };
+    match channel.unary(method, question, deadline).await {
+        Ok(answer) => Ok(answer),
+        Err(status) => match status.code() {
+            // A filter that fits nobody.
+            Code::NotFound => Ok(A::default()),
+            Code::DeadlineExceeded | Code::OutOfRange | Code::ResourceExhausted => {
+                Err(Refused::Late(refused(path, &status)))
+            }
+            _ => Err(Refused::Failed(refused(path, &status))),
+        },
     }
 }
 
 fn refused(path: &str, status: &Status) -> String {
     let method = path.rsplit('/').next().unwrap_or(path);
     format!("{method}: {}", said(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = LIST_WITHOUT_EVENTS;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Two lists of all were answered, at 100 s and 101 s.
+    fn lists() -> Lists {
+        let mut lists = Lists::new(at(100));
+        for due in [100, 101] {
+            assert_eq!(lists.due(), at(due));
+            assert_eq!(lists.begin(at(due)), Whom::All);
+            lists.answered(EVERY);
+        }
+        lists
+    }
+
+    #[test]
+    fn lists_are_of_those_who_run_unless_somebody_may_have_been_missed() {
+        let mut lists = lists();
+        assert_eq!(lists.due(), at(111));
+        assert_eq!(lists.begin(at(111)), Whom::Running);
+        lists.is_wanted = true;
+        lists.answered(EVERY);
+        assert_eq!(lists.due(), at(112), "it was asked for meanwhile");
+        assert_eq!(lists.begin(at(112)), Whom::All);
+        lists.answered(EVERY);
+        assert_eq!(lists.due(), at(122));
+        assert_eq!(lists.begin(at(122)), Whom::Running);
+    }
+
+    #[test]
+    fn those_of_all_that_are_not_answered_are_not_asked_for_again() {
+        let mut lists = Lists::new(at(100));
+        assert_eq!(lists.begin(at(100)), Whom::All);
+        assert!(!lists.was_late(at(110)), "who runs is asked for first");
+        assert!(!lists.are_known() && !lists.name_the_ended());
+        assert_eq!(lists.due(), at(110));
+        assert_eq!(lists.begin(at(110)), Whom::Running);
+        lists.answered(EVERY);
+        assert!(lists.are_known());
+        lists.is_wanted = true;
+        assert_eq!(lists.begin(at(120)), Whom::Running);
+    }
+
+    #[test]
+    fn lists_that_are_not_answered_are_asked_for_ever_later() {
+        let mut lists = lists();
+        lists.begin(at(111));
+        for (now, due) in [(111, 112), (122, 124), (134, 138)] {
+            assert!(lists.was_late(at(now)));
+            lists.is_wanted = true;
+            assert_eq!(lists.due(), at(due));
+        }
+        lists.begin(at(138));
+        lists.answered(EVERY);
+        assert!(!lists.are_late());
+        assert_eq!(lists.due(), at(148));
+    }
 }

@@ -47,6 +47,21 @@ pub struct PodSandboxFilter {
     /// Also the beginning of an id, if it is of one alone.
     #[prost(string, tag = "1")]
     pub id: String,
+    #[prost(message, optional, tag = "2")]
+    pub state: Option<PodSandboxStateValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct PodSandboxStateValue {
+    #[prost(enumeration = "PodSandboxState", tag = "1")]
+    pub state: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum PodSandboxState {
+    SandboxReady = 0,
+    SandboxNotready = 1,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -74,6 +89,23 @@ pub struct ContainerFilter {
     /// Also the beginning of an id, if it is of one alone.
     #[prost(string, tag = "1")]
     pub id: String,
+    #[prost(message, optional, tag = "2")]
+    pub state: Option<ContainerStateValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ContainerStateValue {
+    #[prost(enumeration = "ContainerState", tag = "1")]
+    pub state: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum ContainerState {
+    ContainerCreated = 0,
+    ContainerRunning = 1,
+    ContainerExited = 2,
+    ContainerUnknown = 3,
 }
 
 #[derive(Clone, PartialEq, Message)]
