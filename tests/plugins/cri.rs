@@ -407,6 +407,31 @@ fn a_list_that_takes_seconds_keeps_no_event_waiting() {
     assert_eq!(fake.most_open(), 1, "one call at a time");
 }
 
+/// The stream is open, as far as the connection says, and stays so.
+#[test]
+fn a_stream_of_events_that_hangs_keeps_no_name_away() {
+    let directory = Scratch::new("cri-hanging").unwrap();
+    let fake = runtime(&directory, Manner::EventsHang);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    wait_for("its events are asked for", || Ok(fake.n_hanging() == 1)).unwrap();
+    heard.wait("the list", |it| it.known.contains_key(&shop.sandbox));
+    for n in 2..6 {
+        fake.add_container(&shop, "app", 0, &container_id(n));
+        cri.asker().ask(&container_id(n));
+        heard.wait("the answer", |it| it.known.contains_key(&container_id(n)));
+    }
+    wait_for("two lists", || Ok(fake.n_lists() >= 2)).unwrap();
+    heard.look();
+    assert_eq!(heard.status.follows, Follows::Events);
+    assert_eq!(heard.status.fault, None, "it is not begun again");
+    assert_eq!(fake.n_hanging(), 1, "the same stream");
+    let began = Instant::now();
+    drop(cri);
+    assert!(began.elapsed() < patience(), "{:?}", began.elapsed());
+}
+
 #[test]
 fn where_there_is_no_socket_that_is_said() {
     let directory = Scratch::new("cri-absent").unwrap();

@@ -58,7 +58,7 @@ pub(super) struct Events {
     queue: Arc<Queue>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
     /// When the reader was there, boottime in milliseconds.
@@ -82,12 +82,8 @@ impl Events {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let queue = Arc::new(Queue {
-            waiting: Mutex::default(),
-            seen_ms: AtomicU64::new(milliseconds(clock::boottime())),
-            is_stopped: AtomicBool::new(false),
-            stop: Notify::new(),
-        });
+        let queue = Arc::<Queue>::default();
+        queue.show();
         let of_reader = Arc::clone(&queue);
         // Ends by itself: whoever waited for a reader that hangs would hang too.
         thread::Builder::new()
@@ -116,6 +112,16 @@ impl Events {
     pub(super) fn is_late(&self, now: Duration) -> bool {
         let seen = Duration::from_millis(self.queue.seen_ms.load(Ordering::Relaxed));
         now.saturating_sub(seen) > LATE
+    }
+}
+
+#[cfg(test)]
+impl Events {
+    /// Of a reader that hangs since the boot, over this connection.
+    pub(super) fn hanging(socket: UnixStream) -> Self {
+        let queue = Arc::new(Queue::default());
+        queue.waiting().socket = Some(socket);
+        Self { queue }
     }
 }
 
@@ -246,12 +252,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_nobody_empties_drops_the_oldest_and_counts() {
-        let queue = Queue {
-            waiting: Mutex::default(),
-            seen_ms: AtomicU64::new(0),
-            is_stopped: AtomicBool::new(false),
-            stop: Notify::new(),
-        };
+        let queue = Queue::default();
         for n in 0..MAX_WAITING + 3 {
             queue.push(&event(&n.to_string()));
         }

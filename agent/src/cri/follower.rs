@@ -634,9 +634,53 @@ fn refused(path: &str, status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::grpc::messages::cri::VersionResponse;
 
     const EVERY: Duration = LIST_WITHOUT_EVENTS;
+
+    /// A runtime makes no container while a subscriber does not read: its connection is ended, and another begun.
+    #[test]
+    fn a_reader_of_events_that_hangs_is_cut_off() {
+        let (of_events, mut runtime) = UnixStream::pair().expect("two sockets");
+        // The reader has it open for as long as it hangs.
+        let _open = of_events.try_clone().expect("it is a socket");
+        let shared = Arc::<Shared>::default();
+        let endpoint = PathBuf::from("/run/cri.sock");
+        let sockets = vec![endpoint.clone()];
+        let mut follower = Follower::new(
+            Box::new(move || sockets.clone()),
+            Follows::Events,
+            shared,
+            Box::new(|_| {}),
+        );
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let left = tokio.block_on(async {
+            // Nobody answers its questions.
+            let (calls, _silent) = UnixStream::pair().expect("two sockets");
+            calls.set_nonblocking(true).expect("it is a socket");
+            let found = Found {
+                endpoint,
+                channel: Channel::over(calls).await.expect("it is connected"),
+                version: VersionResponse::default(),
+            };
+            let mut events = Some(Events::hanging(of_events));
+            follower.follow_lists(&found, &mut events).await
+        });
+        let Left::Failed(why) = left else {
+            panic!("it goes on");
+        };
+        assert_eq!(why, "its events were not read in time");
+        let mut rest = Vec::new();
+        let n = runtime.read_to_end(&mut rest).expect("it is closed");
+        assert_eq!(n, 0);
+    }
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
