@@ -355,6 +355,34 @@ fn a_container_that_has_ended_keeps_its_counters_beside_the_next_instance() {
     assert_eq!(document.pods[0].containers.len(), 1);
 }
 
+/// A kill that ends an instance, which the next one begins with: the last scrape before it has 1, the first after it 2
+/// twice, and what rose is 1. Series of the same labels would be none for a server.
+#[test]
+fn a_kill_raises_one_series_of_its_container_and_no_two_have_the_same_labels() {
+    let count = |snapshot: &StatsSnapshot| {
+        let page = cadvisor_page(snapshot);
+        let all = page.samples.iter().map(|it| (&it.name, &it.labels));
+        let different: BTreeSet<_> = all.clone().collect();
+        assert_eq!(different.len(), all.count());
+        let kills = page.named("container_oom_events_total");
+        let kills = kills.map(|it| (it.label("name").to_owned(), it.value));
+        kills.collect::<BTreeMap<_, _>>()
+    };
+    let mut snapshot = node(1, 1);
+    let before = count(&snapshot);
+    let containers = &mut snapshot.pods[0].containers;
+    containers[0].oom_events += 1;
+    let mut next = containers[0].clone();
+    containers[0].ended_at = Some(at(60));
+    next.runtime_id = "app-0-next".into();
+    next.id = "/kubepods/burstable/pod/app-0-next".into();
+    containers.insert(0, next);
+    let after = count(&snapshot);
+    assert_eq!((before.len(), after.len()), (1, 2));
+    let rise = |(name, value): (&String, &f64)| Some(value - before.get(name)?);
+    assert_eq!(after.iter().filter_map(rise).sum::<f64>(), 1.0);
+}
+
 #[test]
 fn of_two_pods_of_one_name_the_page_without_ids_shows_the_later() {
     let mut snapshot = node(2, 1);
