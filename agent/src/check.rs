@@ -402,7 +402,17 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "pod-cgroups";
     match &facts.pod_cgroups {
         None => unknown(NAME, "no hierarchy to look at"),
-        Some(PodCgroups::Found { path, driver }) => {
+        Some(PodCgroups::Found {
+            path,
+            other: Some(other),
+            ..
+        }) => CheckItem::degraded(
+            NAME,
+            divided(path, other),
+            "containers of the second are looked for every second, and not told of when they are made",
+        )
+        .with_remedy("drain the node when the driver of kubelet changes, or stop one of the two programs"),
+        Some(PodCgroups::Found { path, driver, .. }) => {
             let driver = match driver {
                 CgroupDriver::Cgroupfs => "cgroupfs",
                 CgroupDriver::Systemd => "systemd",
@@ -419,6 +429,14 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
                 .with_remedy("set kubelet.cgroupRoot, or kubeletConfigFile to the file that has it")
         }
     }
+}
+
+/// That pods run by both drivers; `followed` is what the kernel's filters go by.
+pub fn divided(followed: &str, other: &str) -> String {
+    format!(
+        "pods run below {followed}, which is followed, and below {other}: kubelet was told another cgroupDriver while \
+         they ran, or two programs make pods"
+    )
 }
 
 /// What tells of a container without kubelet and without an API server.

@@ -75,6 +75,7 @@ fn good() -> FactSheet {
         pod_cgroups: Some(PodCgroups::Found {
             path: "/kubepods".to_owned(),
             driver: CgroupDriver::Cgroupfs,
+            other: None,
         }),
         runtime: Some(RuntimeStatus {
             endpoint: Some("/run/containerd/containerd.sock".to_owned()),
@@ -181,6 +182,21 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
         NAME,
         CheckLevel::Degraded,
     );
+}
+
+#[test]
+fn pods_in_the_trees_of_both_drivers_are_told() {
+    let take = |it: &mut FactSheet| {
+        it.pod_cgroups = Some(PodCgroups::Found {
+            path: "/kubepods".to_owned(),
+            driver: CgroupDriver::Cgroupfs,
+            other: Some("/kubepods.slice".to_owned()),
+        });
+    };
+    let observe = config(OBSERVE, "");
+    let item = check_one(&observe, take, "pod-cgroups", CheckLevel::Degraded);
+    let both = "below /kubepods, which is followed, and below /kubepods.slice";
+    assert!(item.found.contains(both), "{}", item.found);
 }
 
 #[test]

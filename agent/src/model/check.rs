@@ -75,6 +75,9 @@ pub enum PodCgroups {
     Found {
         path: String,
         driver: CgroupDriver,
+        /// Of the other driver, if pods run in it too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        other: Option<String>,
     },
     Absent,
     /// Why nobody knows which it is.

@@ -164,10 +164,16 @@ pub(super) fn find_pods(
             find_place(&root, &reader, observe)
         });
     match place {
-        Ok((Some(Place { kubepods, .. }), kubelet)) => {
+        Ok((
+            Some(Place {
+                kubepods, other, ..
+            }),
+            kubelet,
+        )) => {
             let pods = PodCgroups::Found {
                 path: kubepods.path.to_string(),
                 driver: kubepods.driver,
+                other: other.map(|it| it.to_string()),
             };
             (pods, facts_of(observe, kubelet))
         }
@@ -220,7 +226,7 @@ fn find_place(
         None => Err(KubeletError::NotAsked),
     };
     let kubelet = choose(None);
-    let place = kubelet::find_pods(root, reader, observe, kubelet.as_ref().ok())?;
+    let place = kubelet::find_pods(root, reader, observe, kubelet.as_ref().ok(), None)?;
     let kubelet = match &place {
         Some(place) => choose(Some(&place.root)),
         None => kubelet,
@@ -707,8 +713,9 @@ impl Loop {
         let followed = self.tree.place();
         let kubelet = self.kubelet.as_ref().ok();
         let reader = &self.node.reader;
-        let (place, why) = match kubelet::find_pods(&Root::host(), reader, &self.settings, kubelet)
-        {
+        let before = followed.as_ref().map(|it| it.kubepods.id);
+        let found = kubelet::find_pods(&Root::host(), reader, &self.settings, kubelet, before);
+        let (place, why) = match found {
             Ok(Some(place)) => (Some(place), None),
             Ok(None) => (None, Some(nowhere(&self.settings.cgroup_roots))),
             // The one that was followed is followed as long as it is there.
@@ -765,7 +772,9 @@ impl Loop {
     }
 
     /// What lies beside the cgroup of all pods may have come or gone.
-    fn set_place(&self, place: Option<Place>) {
+    fn set_place(&mut self, place: Option<Place>) {
+        let divided = place.as_ref().and_then(Place::divided);
+        self.set_fault(Fault::Divided, divided);
         if let Some(place) = &place {
             self.tree.kernel.kill_counts.look_below(&place.roots);
         }
@@ -790,6 +799,7 @@ impl Loop {
         let is_urgent = self.tree.is_walk_wanted()
             || self.tree.place().is_none()
             || !self.hears_of_cgroups
+            || self.tree.place().is_some_and(|it| it.other.is_some())
             || self.waits_for_pods();
         self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
     }
@@ -812,6 +822,8 @@ impl Loop {
 enum Fault {
     /// Nobody knows where the pods lie.
     Nowhere,
+    /// They lie in the trees of both drivers.
+    Divided,
     /// Their cgroups cannot be read.
     Unreadable,
     /// The runtime tells no names.
@@ -826,6 +838,7 @@ impl Fault {
     const fn reason(self) -> &'static str {
         match self {
             Self::Nowhere => "PodsNotFound",
+            Self::Divided => "PodsInTwoTrees",
             Self::Unreadable => "TreeUnreadable",
             Self::Nameless => "RuntimeUnavailable",
             Self::WithoutPods(PodsFrom::ApiServer) => "ApiServerUnavailable",

@@ -58,34 +58,48 @@ pub struct Kubepods {
     pub driver: CgroupDriver,
 }
 
-/// The cgroup of all pods right below one of `roots`, and which of these it is. Of several, since kubelet was told
-/// another driver in between, the one in which a pod was made last; without any pod, the one that was made last.
-/// `None`: there is none yet.
-pub fn kubepods(
-    trees: &Trees,
-    roots: &[CgroupPath],
-) -> Result<Option<(CgroupPath, Kubepods)>, FsError> {
+/// The cgroup of all pods that one driver names, and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodTree {
+    /// What it lies right below.
+    pub root: CgroupPath,
+    pub kubepods: Kubepods,
+    pub pods: PodsOfTree,
+}
+
+/// Pods of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodsOfTree {
+    /// In which somebody runs.
+    pub n_live: usize,
+    /// The one that was made last, as ids grow (fs/kernfs/dir.c, Linux 6.12: `__kernfs_new_node`).
+    pub youngest: Option<CgroupId>,
+}
+
+/// Those right below `roots`. More than one where kubelet was told another driver in between: only there it is looked
+/// at what is in them, which is to walk them.
+pub fn pod_trees(trees: &Trees, roots: &[CgroupPath]) -> Result<Vec<PodTree>, FsError> {
     let Some(memory) = memory(trees) else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let mut found = Vec::new();
     for root in roots {
         let below = kubepods_below(memory, root)?.into_iter();
-        found.extend(below.map(|(dir, it)| (dir, root, it)));
+        found.extend(below.map(|(dir, kubepods)| (dir, root, kubepods)));
     }
-    // To look at pods is to walk a tree: only where there is something to choose.
-    let chosen = match found.len() {
-        0 | 1 => 0,
-        _ => {
-            let lives = found
-                .iter()
-                .map(|(dir, root, it)| Ok((youngest(dir, &it.path, root)?, it.id)));
-            let lives = lives.collect::<Result<Vec<_>, FsError>>()?;
-            (0..lives.len()).max_by_key(|it| lives[*it]).unwrap_or(0)
-        }
-    };
-    let chosen = found.into_iter().nth(chosen);
-    Ok(chosen.map(|(_, root, it)| (root.clone(), it)))
+    let are_several = found.len() > 1;
+    let all = found.into_iter().map(|(dir, root, kubepods)| {
+        let pods = match are_several {
+            true => pods_of_tree(&dir, &kubepods.path, root)?,
+            false => PodsOfTree::default(),
+        };
+        Ok(PodTree {
+            root: root.clone(),
+            kubepods,
+            pods,
+        })
+    });
+    all.collect()
 }
 
 /// Those of every driver right below `root`.
@@ -106,20 +120,46 @@ fn kubepods_below(memory: &Tree, root: &CgroupPath) -> Result<Vec<(Dir, Kubepods
     Ok(found)
 }
 
-/// The youngest pod in a cgroup of all pods, which has the directory `dir`, as ids grow (fs/kernfs/dir.c, Linux 6.12:
-/// `__kernfs_new_node`).
-fn youngest(
+/// `dir` is that of a cgroup of all pods.
+fn pods_of_tree(
     dir: &Dir,
     kubepods: &CgroupPath,
     root: &CgroupPath,
-) -> Result<Option<CgroupId>, FsError> {
+) -> Result<PodsOfTree, FsError> {
     let mut youngest = None;
-    walk_below(dir, kubepods, root, &mut |id, owner| {
-        if matches!(owner.level, Level::Pod { .. }) {
-            youngest = youngest.max(Some(id));
+    let mut live = BTreeSet::new();
+    walk_below(dir, kubepods, root, &mut |id, owner| match owner.level {
+        Level::Pod { .. } => youngest = youngest.max(Some(id)),
+        Level::Container { uid, .. } if !live.contains(&uid) => {
+            let below = owner.path.below(kubepods).unwrap_or_default();
+            if dir
+                .descend(below.split('/'))
+                .is_ok_and(|it| has_process(&it))
+            {
+                live.insert(uid);
+            }
         }
+        _ => {}
     })?;
-    Ok(youngest)
+    Ok(PodsOfTree {
+        n_live: live.len(),
+        youngest,
+    })
+}
+
+/// In a container, or one level further down, where crun has them.
+fn has_process(dir: &Dir) -> bool {
+    let is_in = |dir: &Dir| {
+        let text = dir.read_text("cgroup.procs");
+        text.is_ok_and(|it| !it.trim().is_empty())
+    };
+    let below = || dir.list_dirs().unwrap_or_default();
+    let is_below = || {
+        below()
+            .iter()
+            .any(|it| dir.open_dir(it).is_ok_and(|it| is_in(&it)))
+    };
+    is_in(dir) || is_below()
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
@@ -473,57 +513,56 @@ mod tests {
     }
 
     #[test]
-    fn of_two_drivers_the_one_with_pods_is_used() {
-        let chosen = |name: &str, directories: &[&str]| {
-            let directories: Vec<String> = directories.iter().map(ToString::to_string).collect();
-            let node = Node::new(name, &directories);
+    fn trees_of_two_drivers_are_told_apart_by_what_lives_in_them() {
+        let shown = |name: &str, directories: &[String], live: &[&str]| {
+            let node = Node::new(name, directories);
+            for it in live {
+                fs::write(node.0.path(Path::new(it).join("cgroup.procs")), "7\n").unwrap();
+            }
             let roots = ["/", "/a", "/a.slice"].map(|it| it.parse().unwrap());
-            let found = kubepods(&node.trees(), &roots).unwrap();
-            found.map(|(root, it)| (root.to_string(), it.driver))
+            let found = pod_trees(&node.trees(), &roots).unwrap().into_iter();
+            let found = found.map(|it| {
+                let PodsOfTree { n_live, youngest } = it.pods;
+                let path = it.kubepods.path;
+                format!("{} {path} {n_live} {}", it.root, youngest.is_some())
+            });
+            let mut found: Vec<_> = found.collect();
+            found.sort();
+            found
         };
-        let at = |root: &str, driver| Some((root.to_owned(), driver));
-        // What a kubelet leaves that was told another driver: its classes, and no pods.
-        let left = ["kubepods/burstable", "kubepods/besteffort"];
+        // What a kubelet leaves that was told another driver: its classes, and pods that go on.
         let class = "kubepods.slice/kubepods-burstable.slice";
         let pod = format!("{class}/kubepods-burstable-poda.slice");
+        let scope = format!("{pod}/cri-containerd-{ID}.scope/container");
+        let [one, two] = ["b", "c"].map(|it| format!("kubepods/burstable/pod{it}/{ID}"));
+        let all = [one.clone(), two.clone(), scope.clone()];
         assert_eq!(
-            chosen("systemd", &[left[0], left[1], &pod]),
-            at("/", CgroupDriver::Systemd)
+            shown("both", &all, &[&one, &two, &scope]),
+            ["/ /kubepods 2 true", "/ /kubepods.slice 1 true"]
         );
         assert_eq!(
-            chosen("cgroupfs", &[class, left[1], "kubepods/burstable/poda"]),
-            at("/", CgroupDriver::Cgroupfs)
+            shown("one", &all, &[&scope]),
+            ["/ /kubepods 0 true", "/ /kubepods.slice 1 true"]
         );
         // The same where each driver has a root of its own.
         let of_slice = "a.slice/a-kubepods.slice/a-kubepods-poda.slice";
+        let of_root = "a/kubepods/burstable".to_owned();
         assert_eq!(
-            chosen("roots", &["a/kubepods/burstable", of_slice]),
-            at("/a.slice", CgroupDriver::Systemd)
+            shown("roots", &[of_root, of_slice.to_owned()], &[]),
+            [
+                "/a /a/kubepods 0 false",
+                "/a.slice /a.slice/a-kubepods.slice 0 true"
+            ]
+        );
+        // It is not looked at what is in one alone.
+        assert_eq!(
+            shown("alone", std::slice::from_ref(&one), &[&one]),
+            ["/ /kubepods 0 false"]
         );
         assert_eq!(
-            chosen("root", &["a/kubepods/poda", "a.slice/a-kubepods.slice"]),
-            at("/a", CgroupDriver::Cgroupfs)
+            shown("nowhere", &["b/kubepods/poda".to_owned()], &[]),
+            [""; 0]
         );
-        assert_eq!(chosen("nowhere", &["b/kubepods/poda"]), None);
-    }
-
-    #[test]
-    fn of_two_without_pods_the_one_that_was_made_last_is_used() {
-        for names in [
-            ["kubepods", "kubepods.slice"],
-            ["kubepods.slice", "kubepods"],
-        ] {
-            let node = Node::new("younger", &names.map(str::to_owned));
-            // A file system of another kind may give a lower number to the later one.
-            let id = |it: &str| {
-                std::os::unix::fs::MetadataExt::ino(&fs::metadata(node.0.path(it)).unwrap())
-            };
-            let expected = names.into_iter().max_by_key(|it| id(it)).unwrap();
-            let (_, found) = kubepods(&node.trees(), &[CgroupPath::root()])
-                .unwrap()
-                .unwrap();
-            assert_eq!(found.path.to_string(), format!("/{expected}"));
-        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::cgroup_name::CgroupDriver;
 use ballast::model::record::{EventRecord, OomScope};
+use ballast::model::status::Status;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
-use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming, container_id};
 use ballast_tests::scrape::{free_address, get, text};
-use ballast_tests::wait::wait_for;
+use ballast_tests::wait::{until, wait_for};
 
 use super::{
     EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills,
@@ -220,6 +221,52 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
         .lines()
         .filter(|it| it.starts_with("ballast_oom_host_kills_total"));
     assert!(hosts.all(|it| it.ends_with(" 0")), "{page}");
+    Ok(())
+}
+
+/// A kubelet was told another driver while its pods ran: it has made their cgroups again, and new pods beside them.
+#[cfg_attr(feature = "privileged", test)]
+fn of_two_trees_in_use_one_is_followed_and_both_are_shown() -> Result<()> {
+    let first = KubeTree::new("two", Driver::Cgroupfs)?;
+    let second = first.by(Driver::Systemd)?;
+    let mut agent = Agent::observing("observe-two", &first)?;
+    agent.metrics = free_address()?;
+    let run = |pod: &KubePod, n: u64| {
+        let container = pod.container(Naming::Containerd, n)?;
+        container.run("exec sleep 3600")
+    };
+    let pod = first.pod(UID)?;
+    let _program = run(&pod, 111)?;
+    agent.start()?;
+    agent.wait("it is shown", |it| it.pods.len() == 1)?;
+    let again = second.pod(UID)?;
+    let other = second.pod(STATIC_UID)?;
+    let _other = [run(&other, 112)?, run(&other, 113)?];
+    let is_told = |it: &Status| it.warnings.iter().any(|it| it.contains("pods run below"));
+    let status = agent.wait("both are shown, and that they are two", |it| {
+        it.pods.len() == 2 && is_told(it)
+    })?;
+    assert_eq!(status.node.cgroup.driver, Some(CgroupDriver::Cgroupfs));
+    let checked = agent.check_command()?.output()?;
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.contains("pods run below"), "{checked}");
+    // Nobody tells of it.
+    let _late = run(&other, 114)?;
+    agent.wait("one that was made since is shown", |it| {
+        pod_of(it, STATIC_UID).is_some_and(|it| it.containers.len() == 3)
+    })?;
+    // The pod is where its containers are.
+    until("its cgroup is shown", || {
+        let page = text(&agent.metrics, "/metrics/cadvisor")?;
+        let has = |path: &str| page.contains(&format!("id=\"{path}\""));
+        ensure!(has(&pod.path) && !has(&again.path), "{page}");
+        Ok(())
+    })?;
+    pod.remove();
+    let status = agent.wait("the other one is followed", |it| {
+        it.node.cgroup.driver == Some(CgroupDriver::Systemd)
+    })?;
+    assert!(!is_told(&status), "{:?}", status.warnings);
     Ok(())
 }
 

@@ -31,6 +31,7 @@ const STORM: &[&str] = &[
     "observe::kills::a_kill_that_nobody_watched",
     "observe::pods::an_event_that_cannot_be_written",
     "observe::tree::a_minute_of_churn",
+    "observe::tree::of_two_trees_in_use",
     "observe::tree::ten_thousand_cgroups",
     "oom::a_burst_of_a_thousand_kills",
     "oom::kills_for_which_the_ring_had_no_room",

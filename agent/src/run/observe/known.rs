@@ -70,8 +70,15 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         before.iter().map(|it| (&it.pod.uid, it)).collect();
     let mut pods: BTreeMap<PodUid, KnownPod> = BTreeMap::new();
     let Named { index, names } = named(tree);
+    let containers = index.iter().filter(|(_, it)| it.container().is_some());
+    let with_containers: BTreeSet<CgroupPath> =
+        containers.filter_map(|(_, it)| it.path.parent()).collect();
     for (_, owner) in &index {
         if let Level::Pod { uid, qos } = &owner.level {
+            // A kubelet that is told another driver makes those of all pods again, and their containers stay.
+            if pods.contains_key(uid) && !with_containers.contains(&owner.path) {
+                continue;
+            }
             let last = before.get(uid);
             let known = last.filter(|it| it.cgroup == owner.path);
             let name = names.get(uid).and_then(|it| it.pod.clone());

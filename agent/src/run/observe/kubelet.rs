@@ -20,6 +20,7 @@ use crate::config::{
 };
 use crate::model::api_server::ToldSettings;
 use crate::model::cgroup_path::CgroupPath;
+use crate::model::event::CgroupId;
 use crate::model::status::KubeletStatus;
 use crate::model::time::WallTime;
 use crate::sources::cgroupfs::CgroupReader;
@@ -653,20 +654,21 @@ impl Loop {
 }
 
 /// Where the pods of the node lie: by the agent's configuration, else by that of the kubelet that was found, else by
-/// looking around. What kubelet says may be of a cgroup namespace of its own.
+/// looking around. What kubelet says may be of a cgroup namespace of its own. `before`: as of [`Place::find`].
 pub(super) fn find_pods(
     root: &Root,
     reader: &CgroupReader,
     observe: &ObserveConfig,
     kubelet: Option<&Kubelet>,
+    before: Option<CgroupId>,
 ) -> Result<Option<Place>, PlaceError> {
     let configured = &observe.cgroup_roots;
     if let Some(kubelet) = kubelet.filter(|_| configured.is_empty())
-        && let Ok(Some(place)) = Place::find(root, reader, &kubelet.roots())
+        && let Ok(Some(place)) = Place::find(root, reader, &kubelet.roots(), before)
     {
         return Ok(Some(place));
     }
-    Place::find(root, reader, configured)
+    Place::find(root, reader, configured, before)
 }
 
 #[cfg(test)]

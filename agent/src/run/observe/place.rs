@@ -1,12 +1,13 @@
 //! Where the pods of the node lie.
 
-use crate::decide::kube_root::{Ambiguous, Evidence, choose};
+use crate::decide::kube_root::{Ambiguous, Evidence, Tree, choose, followed};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, qos_component};
 use crate::model::cgroup_path::CgroupPath;
+use crate::model::event::CgroupId;
 use crate::model::pod::QosClass;
 use crate::sources::cgroupfs::CgroupReader;
-use crate::sources::kube_tree::{Kubepods, find_roots, kubepods};
+use crate::sources::kube_tree::{Kubepods, find_roots, pod_trees};
 use crate::sources::mounts;
 use crate::sys::{FsError, Root};
 
@@ -18,6 +19,8 @@ pub(super) struct Place {
     /// The same by either driver, as far as there are pods below it: those of the other may still run.
     pub roots: Vec<CgroupPath>,
     pub kubepods: Kubepods,
+    /// Of the other driver, if pods run in it too. The kernel's filters leave it out.
+    pub other: Option<CgroupPath>,
 }
 
 /// Why nobody knows where they lie.
@@ -30,11 +33,13 @@ pub enum PlaceError {
 }
 
 impl Place {
-    /// Looks for it. `configured`: `kubelet.cgroupRoot` by either driver. `Ok(None)`: there is none yet.
+    /// Looks for it. `configured`: `kubelet.cgroupRoot` by either driver. `before`: the cgroup of all pods that is
+    /// followed until now. `Ok(None)`: there is none yet.
     pub(super) fn find(
         root: &Root,
         reader: &CgroupReader,
         configured: &[CgroupPath],
+        before: Option<CgroupId>,
     ) -> Result<Option<Self>, PlaceError> {
         let evidence = Evidence {
             own: mounts::own_cgroup(root, Controller::Memory.name()),
@@ -42,12 +47,33 @@ impl Place {
             found: find_roots(reader.trees(), configured)?,
         };
         let roots = choose(&evidence)?;
-        let found = kubepods(reader.trees(), &roots)?;
-        Ok(found.map(|(root, kubepods)| Self {
-            root,
+        let mut found = pod_trees(reader.trees(), &roots)?;
+        let trees = found.iter().map(|it| Tree {
+            id: it.kubepods.id,
+            n_live: it.pods.n_live,
+            youngest_pod: it.pods.youngest,
+        });
+        let trees: Vec<Tree> = trees.collect();
+        let Some(chosen) = followed(&trees, before) else {
+            return Ok(None);
+        };
+        let chosen = found.swap_remove(chosen);
+        let other = found.into_iter().find(|it| it.pods.n_live > 0);
+        Ok(Some(Self {
+            root: chosen.root,
             roots,
-            kubepods,
+            kubepods: chosen.kubepods,
+            other: other.map(|it| it.kubepods.path),
         }))
+    }
+
+    /// That pods run in two trees, if they do.
+    pub(super) fn divided(&self) -> Option<String> {
+        let other = self.other.as_ref()?;
+        Some(crate::check::divided(
+            self.kubepods.path.as_str(),
+            other.as_str(),
+        ))
     }
 
     /// Whether it is still the cgroup that was found.
@@ -92,6 +118,7 @@ mod tests {
                     id: CgroupId(7),
                     driver,
                 },
+                other: None,
             };
             let classes = place.qos_cgroups().expect("there are some");
             classes.map(|it| it.to_string())
