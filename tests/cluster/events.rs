@@ -39,7 +39,8 @@ fn described(namespace: &Namespace, kind: &str, name: &str) -> Result<Vec<String
 fn kubectl_shows_the_kills_of_a_pod_where_people_look() -> Result<()> {
     let (agent, _way) = asking("cluster-events")?;
     let namespace = Namespace::new("events")?;
-    let script = "for i in 1 2 3; do tail /dev/zero; done; exec sleep 3600";
+    // Kubelet's Events have the second in which they happened: what comes in the same is in no order.
+    let script = "sleep 2; for i in 1 2 3; do tail /dev/zero; done; exec sleep 3600";
     namespace.run("greedy", script, "32Mi")?;
     let line = until("all of them are shown", || {
         let lines = described(&namespace, "pod", "greedy")?;
