@@ -198,10 +198,10 @@ fn let_store(agent: &Agent, in_the_way: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A restart while the record of the pod cannot be replaced, as on a full disk: the container's own says which one runs.
-#[cfg_attr(feature = "privileged", test)]
-fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
-    let mut agent = Agent::new("unstored")?.with_quick_passes();
+/// A container that was started again while the record of its pod could not be replaced, as on a full disk, goes on.
+/// `spoilt`: how the names of records of the runtime begin that are spoilt before the next agent starts.
+fn goes_on_unstored(test: &str, spoilt: Option<&str>) -> Result<()> {
+    let mut agent = Agent::new(test)?.with_quick_passes();
     agent.start()?;
     let go = agent.dir.join("go");
     let script = fails_once(&agent, &go);
@@ -213,6 +213,9 @@ fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
         is_running(it) && it.containers[0].restarts == 1
     })?;
     agent.kill()?;
+    if let Some(spoilt) = spoilt {
+        spoil(&agent.state().join("containers"), spoilt)?;
+    }
     agent.start()?;
     agent.wait_full_passes(3)?;
     let after = agent.wait_pod("pod", "goes on", is_running)?;
@@ -221,39 +224,31 @@ fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
     let_store(&agent, &in_the_way)
 }
 
+/// The files of a directory whose names begin so, of which there is one at least.
+fn spoil(directory: &Path, names: &str) -> Result<()> {
+    let mut n_spoilt = 0;
+    for file in fs::read_dir(directory)? {
+        let file = file?;
+        if file.file_name().to_string_lossy().starts_with(names) {
+            fs::write(file.path(), "spoilt")?;
+            n_spoilt += 1;
+        }
+    }
+    ensure!(n_spoilt > 0, "no file {names}* in {}", directory.display());
+    Ok(())
+}
+
+/// The container's own record says which one runs.
+#[cfg_attr(feature = "privileged", test)]
+fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
+    goes_on_unstored("unstored", None)
+}
+
 /// Nor can the container's own record be read, or any of it: no second copy starts beside what runs.
 #[cfg_attr(feature = "privileged", test)]
 fn a_restart_of_which_every_record_is_lost_goes_on() -> Result<()> {
-    for (test, spoilt) in [("unstored-all", "app-"), ("unstored-last", "app-1-")] {
-        let mut agent = Agent::new(test)?.with_quick_passes();
-        agent.start()?;
-        let go = agent.dir.join("go");
-        let script = fails_once(&agent, &go);
-        let pod = Manifest::new("pod").with("restartPolicy", json!("Always"));
-        agent.put(&pod.container(Container::sh("app", &script)))?;
-        let in_the_way = keep_from_storing(&agent, "pod")?;
-        fs::write(&go, "")?;
-        let before = agent.wait_pod("pod", "runs again", |it| {
-            is_running(it) && it.containers[0].restarts == 1
-        })?;
-        agent.kill()?;
-        let mut n_spoilt = 0;
-        for record in fs::read_dir(agent.state().join("containers"))? {
-            let record = record?;
-            if record.file_name().to_string_lossy().starts_with(spoilt) {
-                fs::write(record.path(), "spoilt")?;
-                n_spoilt += 1;
-            }
-        }
-        ensure!(n_spoilt > 0, "no record of {spoilt}");
-        agent.start()?;
-        agent.wait_full_passes(3)?;
-        let after = agent.wait_pod("pod", "goes on", is_running)?;
-        assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"), "{test}");
-        assert_eq!(after.containers[0].restarts, 1, "{test}");
-        let_store(&agent, &in_the_way)?;
-    }
-    Ok(())
+    goes_on_unstored("unstored-all", Some("app-"))?;
+    goes_on_unstored("unstored-last", Some("app-1-"))
 }
 
 /// The same for one that ended well: it does not run a second time.
