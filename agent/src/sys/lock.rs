@@ -144,7 +144,9 @@ fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
     };
     let mut file = match options.open(path) {
         // A lock writes nothing.
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => open_to_read(path),
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            options.create(false).write(false).read(true).open(path)
+        }
         opened => opened,
     }
     .map_err(failed)?;
@@ -162,12 +164,6 @@ fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
         };
         thread::sleep(STEP);
     }
-}
-
-fn open_to_read(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(nix::libc::O_NONBLOCK);
-    options.open(path)
 }
 
 /// Who holds the `flock` of an inode, by `/proc/locks` (proc_locks(5)):
