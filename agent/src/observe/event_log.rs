@@ -105,10 +105,10 @@ impl Ring {
         self.records.get(index)
     }
 
-    /// The position of the first record with a higher number.
-    fn after(&self, number: Option<u64>) -> u64 {
-        let is_read = |it: &Arc<EventRecord>| number.is_some_and(|number| it.sequence <= number);
-        self.n_dropped + self.records.partition_point(is_read) as u64
+    /// The index of the first record with a higher number.
+    fn first_after(&self, number: Option<u64>) -> usize {
+        let is_before = |it: &Arc<EventRecord>| number.is_some_and(|number| it.sequence <= number);
+        self.records.partition_point(is_before)
     }
 
     /// Moves a position that the ring has left behind to its oldest record; returns how far.
@@ -166,9 +166,12 @@ impl EventLog {
         sequence
     }
 
-    /// Replaces what `amend` gives another text for, of the rare kinds. Who has read it does not read it again.
-    pub fn amend(&self, amend: impl Fn(&Event) -> Option<Event>) {
-        for record in &mut self.lock().rare.records {
+    /// Replaces what `amend` gives another text for, of the rare kinds and with a higher number than `after`. Who has
+    /// read it does not read it again.
+    pub fn amend(&self, after: Option<u64>, amend: impl Fn(&Event) -> Option<Event>) {
+        let rare = &mut self.lock().rare;
+        let first = rare.first_after(after);
+        for record in rare.records.range_mut(first..) {
             if let Some(event) = amend(&record.event) {
                 *record = Arc::new(EventRecord {
                     sequence: record.sequence,
@@ -206,7 +209,7 @@ impl EventLog {
         let rings = self.lock();
         let cursor = |is_frequent, ring: &Ring, newest: &watch::Sender<u64>| {
             filter.wants_any(is_frequent).then(|| Cursor {
-                position: ring.after(filter.after),
+                position: ring.n_dropped + ring.first_after(filter.after) as u64,
                 newest: newest.subscribe(),
             })
         };
@@ -408,6 +411,33 @@ mod tests {
             assert_eq!(sequences(&log.snapshot(&filter)), expected, "{name}");
         }
         assert_eq!((log.last_sequence(), log.n_appended()), (16, 6));
+    }
+
+    #[test]
+    fn what_is_amended_is_what_was_asked_for() {
+        let log = EventLog::new(8, 10);
+        for second in 0..3 {
+            log.append(event(EventKind::Oom, second));
+        }
+        let amended = || {
+            let all = log.snapshot(&EventFilter::default());
+            let all = all.iter().filter(|it| it.event.message == "amended");
+            all.map(|it| it.sequence).collect::<Vec<_>>()
+        };
+        let amend = |event: &Event| {
+            Some(Event {
+                message: "amended".to_owned(),
+                ..event.clone()
+            })
+        };
+        for (after, right) in [
+            (Some(13), &[][..]),
+            (Some(12), &[13]),
+            (None, &[11, 12, 13]),
+        ] {
+            log.amend(after, amend);
+            assert_eq!(amended(), right);
+        }
     }
 
     #[test]

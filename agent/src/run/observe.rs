@@ -119,6 +119,8 @@ struct Loop {
     background: Arc<Background>,
     nodefs: FilesystemProbe,
     told: Told,
+    /// Number of the newest record when the names were put into the records last.
+    named_until: Option<u64>,
     metrics: Metrics,
     health: Health,
     publisher: Publisher,
@@ -370,6 +372,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         background,
         nodefs,
         told,
+        named_until: None,
         metrics,
         health,
         publisher,
@@ -624,7 +627,7 @@ impl Loop {
     fn take_pods(&mut self, anew: bool) {
         let is_named = self.tree.takes_names();
         if is_named {
-            self.take_names();
+            self.take_names(true);
         }
         known::name_kills(&self.tree);
         let readings = &self.tree.readings;

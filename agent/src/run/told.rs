@@ -28,8 +28,8 @@ impl Told {
     }
 
     /// As [`EventLog::amend`].
-    pub(super) fn amend(&self, amend: impl Fn(&Event) -> Option<Event>) {
-        self.log.amend(amend);
+    pub(super) fn amend(&self, after: Option<u64>, amend: impl Fn(&Event) -> Option<Event>) {
+        self.log.amend(after, amend);
     }
 
     pub(super) fn tell(

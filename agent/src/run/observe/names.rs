@@ -214,11 +214,14 @@ impl Loop {
     }
 
     /// The names that have come are those of the records, and of what was counted under ids; kills are counted by
-    /// the workloads.
-    pub(super) fn take_names(&self) {
+    /// the workloads. `are_new`: some have come since the last time; records of before may have them.
+    pub(super) fn take_names(&mut self, are_new: bool) {
+        let after = self.named_until.filter(|_| !are_new);
+        self.named_until = Some(self.told.last_event());
         let unnamed = self.metrics.unnamed();
         let index = self.tree.kernel.index();
-        self.told.amend(|event| index.names.name_event(event));
+        self.told
+            .amend(after, |event| index.names.name_event(event));
         let now = clock::boottime();
         for of in unnamed {
             if let Some((pod, name, id)) = name_of(&of, &index.names) {

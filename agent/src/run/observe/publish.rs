@@ -34,7 +34,7 @@ impl Loop {
             pods.flat_map(|pod| pod.containers.iter().map(move |it| (pod, it)))
         };
         // A kill that was attributed before its name came may have been counted after it.
-        self.take_names();
+        self.take_names(false);
         let of_containers =
             containers().map(|(pod, it)| ContainerLabels::new(&pod.pod, &it.name, &it.runtime_id));
         // Of kills and processes in a pod and none of its containers, where there were any.
