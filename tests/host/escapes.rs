@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, iter, thread};
 
@@ -99,6 +100,82 @@ fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()
     Ok(())
 }
 
+/// A pod whose first process stays, and the pid of a daemon that it has started and that has left.
+fn with_daemon_outside(agent: &Agent, manifest: Manifest) -> Result<(PodEntry, u32, Vec<String>)> {
+    let name = manifest.name().to_owned();
+    let note = agent.dir.join("daemon");
+    let moves = join("$$$$", "/");
+    let daemon = format!(
+        "echo $$$$ >{}; {moves}while :; do sleep 1; done",
+        note.display()
+    );
+    // Nobody waits for the shell between: whose the daemon is is not to be seen from its parent alone.
+    let script = format!("(sh -c '{daemon}' &); while :; do sleep 1; done");
+    agent.put(&manifest.container(Container::sh("app", &script)))?;
+    agent.wait_pod(&name, "runs", is_running)?;
+    let pid = || -> Result<u32> { Ok(fs::read_to_string(&note)?.trim().parse()?) };
+    agent.wait_for("its daemon has moved", || {
+        Ok(pid().is_ok_and(|it| cgroup_of(it).is_ok_and(|it| it == "/")))
+    })?;
+    let pid = pid()?;
+    let pod = agent.wait_pod(&name, "shows it", |pod| {
+        let message = pod.message.as_ref();
+        message.is_some_and(|it| it.contains(&format!("app: its process, pid {pid}, ")))
+    })?;
+    let mut events = agent.events("container")?;
+    events.retain(|it| it.event.reason == "ContainerLeftCgroup");
+    let told = events.into_iter().map(|it| it.event.message).collect();
+    Ok((pod, pid, told))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_daemon_that_left_the_cgroup_ends_with_its_container() -> Result<()> {
+    let mut agent = Agent::new("stray")?.with_quick_passes();
+    agent.metrics = free_address()?;
+    agent.start()?;
+    let (pod, daemon, told) = with_daemon_outside(&agent, Manifest::new("stray"))?;
+    assert_eq!(told.len(), 1, "{told:?}");
+    let page = text(&agent.metrics, "/metrics")?;
+    ensure!(
+        page.lines().any(|it| it == "ballast_escaped_containers 1"),
+        "{page}"
+    );
+    // Another agent finds it again.
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_pod("stray", "shows it", |it| it.message.is_some())?;
+    // Its container ends by itself, and neither the pod nor anybody else is asked to.
+    let first = pid_of(&pod, "app").context("it runs")?;
+    ensure!(is_there(daemon), "it ended before its container");
+    Command::new("kill")
+        .args(["-9", &first.to_string()])
+        .status()?;
+    until("the daemon ends with it", || {
+        ensure!(!is_there(daemon), "the process runs on");
+        Ok(())
+    })?;
+    agent.remove_pod("stray")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_daemon_of_the_hosts_pid_namespace_outlives_its_container() -> Result<()> {
+    let mut agent = Agent::new("stray-host")?.with_quick_passes();
+    agent.start()?;
+    let manifest = Manifest::new("stray-host").with("hostPID", serde_json::json!(true));
+    let (_, daemon, told) = with_daemon_outside(&agent, manifest)?;
+    ensure!(told.iter().all(|it| it.contains("outlives")), "{told:?}");
+    agent.remove_pod("stray-host")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    thread::sleep(Duration::from_secs(1));
+    ensure!(is_there(daemon), "it was ended");
+    Command::new("kill")
+        .args(["-9", &daemon.to_string()])
+        .status()?;
+    Ok(())
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn an_agent_that_was_put_into_a_pod_does_not_end_with_it() -> Result<()> {
     let mut agent = Agent::new("captive")?.with_quick_passes();
@@ -109,9 +186,7 @@ fn an_agent_that_was_put_into_a_pod_does_not_end_with_it() -> Result<()> {
     let path = cgroup_of(pid_of(&pod, "app").context("it runs")?)?;
     let take = |path: &str| -> Result<()> {
         let script = join(&agent_pid.to_string(), path);
-        std::process::Command::new("sh")
-            .args(["-c", &script])
-            .status()?;
+        Command::new("sh").args(["-c", &script]).status()?;
         Ok(())
     };
     take(&path)?;

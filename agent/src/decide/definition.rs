@@ -139,6 +139,7 @@ fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
         supplemental_groups,
         fs_group,
         is_on_host_network,
+        is_on_host_pid,
         is_on_host_ipc,
         warnings: _,
     } = old;
@@ -178,6 +179,7 @@ fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
             "spec.hostNetwork",
             *is_on_host_network != new.is_on_host_network,
         ),
+        ("spec.hostPID", *is_on_host_pid != new.is_on_host_pid),
         ("spec.hostIPC", *is_on_host_ipc != new.is_on_host_ipc),
     ];
     let fields = fields.into_iter().filter(|(_, is_other)| *is_other);

@@ -198,11 +198,20 @@ pub fn is_zombie(status: &str) -> bool {
 /// Nanoseconds of a clock tick in `/proc`: USER_HZ is 100 on x86-64 and arm64 (include/asm-generic/param.h).
 pub const NS_PER_TICK: u64 = 10_000_000;
 
-/// When a process started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)). Field 2, the
-/// name, is in parentheses and may hold anything, parentheses and spaces too.
+/// When a process started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
 pub fn start_ticks(stat: &str) -> Option<u64> {
+    stat_field(stat, 22)
+}
+
+/// The process that it is a child of: field 4 of `/proc/PID/stat`. 0: none that this PID namespace has.
+pub fn parent_pid(stat: &str) -> Option<u32> {
+    stat_field(stat, 4)
+}
+
+/// One from the third on. Field 2, the name, is in parentheses and may hold anything, parentheses and spaces too.
+fn stat_field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     let (_, after_name) = stat.rsplit_once(") ")?;
-    after_name.split(' ').nth(22 - 3)?.parse().ok()
+    after_name.split(' ').nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -217,7 +226,9 @@ mod tests {
             ("a) (b", Some(8123)),
             (") S 1 2", Some(8123)),
         ] {
-            assert_eq!(start_ticks(&format!("7 ({name}) {rest}")), want);
+            let stat = format!("7 ({name}) {rest}");
+            assert_eq!(start_ticks(&stat), want);
+            assert_eq!(parent_pid(&stat), Some(1));
         }
         for stat in [
             "",

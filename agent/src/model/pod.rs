@@ -326,6 +326,9 @@ pub struct Pod {
     /// `spec.hostNetwork`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_on_host_network: bool,
+    /// `spec.hostPID`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_on_host_pid: bool,
     /// `spec.hostIPC`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_on_host_ipc: bool,

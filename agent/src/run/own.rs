@@ -189,8 +189,10 @@ pub(super) struct Loop {
     plugins: Option<DevicePlugins>,
     /// For the pod resources API.
     resources: tokio::sync::watch::Sender<Option<Arc<NodeResources>>>,
-    /// For the answers of plugins.
+    /// For what threads find out.
     to_loop: Option<Sender>,
+    /// A thread does.
+    looks_for_escapes: bool,
     /// Of `placement`: who has which CPUs and memory; empty without the policy `static`.
     cpus: CpuState,
     memory: MemoryState,
@@ -324,6 +326,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         plugins: None,
         resources: tokio::sync::watch::Sender::new(None),
         to_loop: None,
+        looks_for_escapes: false,
         cpus: CpuState::default(),
         memory: MemoryState::default(),
         is_pool_moved: false,
@@ -552,6 +555,7 @@ impl Loop {
             }
             Event::Evict(eviction) => self.evict(*eviction),
             Event::Pressure => {}
+            Event::Escapes(found) => self.take_escapes(found),
             Event::Swept => return None,
             Event::Emptied => self.removals.hurry(),
             Event::PluginAnswered(answered) => self.plugin_answered(*answered),

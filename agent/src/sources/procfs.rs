@@ -6,6 +6,7 @@ use crate::model::capacity::{
     HugePages, NodeCapacity, NodeIdentity, hugepage_size, is_swap_on, max_pids, running_pids,
 };
 use crate::model::cgroup_files::parse_count;
+use crate::model::kernel::{parent_pid, start_ticks};
 use crate::model::text::{ParseError, flat_keyed, meminfo_bytes, number};
 use crate::sources::ReadError;
 use crate::sources::probe::namespaces;
@@ -89,6 +90,31 @@ pub fn allocation_stalls(root: &Root) -> Option<u64> {
     let stalls = flat_keyed(&text).filter(|(key, _)| key.starts_with("allocstall"));
     let counts: Vec<u64> = stalls.filter_map(|(_, n)| parse_count(n).ok()).collect();
     (!counts.is_empty()).then(|| counts.iter().sum())
+}
+
+/// A process, and the one that it is a child of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descent {
+    pub pid: u32,
+    /// 0: none that the PID namespace has.
+    pub parent: u32,
+    /// Since boot, in clock ticks.
+    pub start_ticks: u64,
+}
+
+/// All processes that `/proc` shows. Who ends meanwhile is left out.
+pub fn descents(root: &Root) -> Result<Vec<Descent>, FsError> {
+    let names = root.list("/proc")?;
+    let descent = |name: String| {
+        let pid = name.parse().ok()?;
+        let stat = root.read_text(format!("/proc/{pid}/stat")).ok()?;
+        Some(Descent {
+            pid,
+            parent: parent_pid(&stat)?,
+            start_ticks: start_ticks(&stat)?,
+        })
+    };
+    Ok(names.into_iter().filter_map(descent).collect())
 }
 
 /// Whether a process may use a part of the NUMA nodes alone that have memory, by its pid in the kernel's first

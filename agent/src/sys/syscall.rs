@@ -274,6 +274,7 @@ pub enum Step {
     CloseDescriptors,
     ResetSignals,
     NewSession,
+    AdoptOrphans,
     JoinCgroup,
     StandardStreams,
     Limits,
@@ -288,10 +289,11 @@ pub enum Step {
 }
 
 impl Step {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::CloseDescriptors,
         Self::ResetSignals,
         Self::NewSession,
+        Self::AdoptOrphans,
         Self::JoinCgroup,
         Self::StandardStreams,
         Self::Limits,
@@ -310,6 +312,7 @@ impl Step {
             Self::CloseDescriptors => "close_range",
             Self::ResetSignals => "rt_sigaction",
             Self::NewSession => "setsid",
+            Self::AdoptOrphans => "prctl",
             Self::JoinCgroup => "write cgroup.procs",
             Self::StandardStreams => "dup3",
             Self::Limits => "prlimit64",
@@ -474,6 +477,7 @@ fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
         reset_signal(signal).at(Step::ResetSignals)?;
     }
     new_session().at(Step::NewSession)?;
+    adopt_orphans().at(Step::AdoptOrphans)?;
     reset_priority();
     for (index, procs) in (0..).zip(&image.join) {
         write(*procs, b"0".as_ptr(), 1).map_err(|errno| Failure {
@@ -564,6 +568,13 @@ fn unblock_signals() -> Result<(), i32> {
 fn new_session() -> Result<(), i32> {
     // SAFETY: no arguments.
     errno_of(unsafe { libc::syscall(libc::SYS_setsid) })
+}
+
+/// What its descendants leave behind becomes its own, as the first process of a PID namespace has it: whatever
+/// cgroup a process goes to, it can be told whose it is (Linux 3.4, outlives the exec).
+fn adopt_orphans() -> Result<(), i32> {
+    // SAFETY: integers.
+    errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
 }
 
 fn write(fd: BorrowedFd<'_>, bytes: *const u8, len: usize) -> Result<(), i32> {

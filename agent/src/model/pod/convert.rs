@@ -87,6 +87,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
             &mut found,
         ),
         is_on_host_network: spec.host_network == Some(true),
+        is_on_host_pid: spec.host_pid == Some(true),
         is_on_host_ipc: spec.host_ipc == Some(true),
         warnings: Vec::new(),
     };

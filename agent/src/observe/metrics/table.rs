@@ -357,7 +357,7 @@ const TABLE: &[Family] = &[
         "Pod cgroups that no agent of this state directory has made, and that are left alone.")
         .area(Reconcile),
     agent("ballast_escaped_containers", Gauge, Count, &[],
-        "Containers whose first process has left their cgroup, so that no limit holds for it.")
+        "Containers of which a process has left their cgroup, so that no limit holds for it.")
         .area(Reconcile),
     agent("ballast_cgroups_dying", Gauge, Count, &[],
         "Removed cgroups that the kernel still holds; absent where it does not tell.")

@@ -595,6 +595,9 @@ impl Loop {
             oom_killed: instance.oom_killed,
             message,
         };
+        if let Some(escape) = instance.escape.take() {
+            escape.end();
+        }
         instance.ended = Some(termination.clone());
         if let Some(status) = entry.state.container_mut(container) {
             status.state = ContainerState::Ending(termination);

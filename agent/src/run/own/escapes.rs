@@ -1,75 +1,165 @@
-//! Processes that are in other cgroups than they should be: a container whose first process has moved
-//! away, for which no limit holds, and the agent itself in a pod, with which it would end.
+//! Processes that are in other cgroups than they should be: those of a container that have moved away, for which
+//! no limit holds, and the agent itself in a pod, with which it would end.
 //!
-//! A process that root owns can do so on a node whose containers have no namespaces. It is reported,
-//! not undone: who moves once moves again. The container still ends by its process.
+//! A process that root owns can do so on a node whose containers have no namespaces, and logind moves the sessions that
+//! are opened in one. It is reported, not undone: who moves once moves again. Who has moved still ends with its
+//! container, as with the PID namespace of one. Descent tells whose a process is: the first process of a container
+//! adopts what the others leave behind.
 
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::{fmt, iter, thread};
 
 use super::Loop;
+use super::event::Event;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::mounts::Membership;
+use crate::runtime::{ContainerId, HostProcess};
 use crate::sources::mounts::parse_membership;
-use crate::sys::{FsError, Root, Tree};
+use crate::sources::procfs::{self, Descent};
+use crate::sys::{FsError, Root, Tree, syscall};
 
-/// Where a container's first process was found.
+/// So many of a container are known, and end with it.
+const MOST: usize = 1024;
+
+/// Processes of one container that were found outside its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Escape {
-    pid: u32,
-    /// Hierarchy and path, of those that it has left.
+    /// Never empty; the elder generation first.
+    processes: Vec<HostProcess>,
+    /// The container's first process is among them.
+    is_first: bool,
+    /// Hierarchy and path, of those that the first of them has left.
     left: Vec<(String, String)>,
+    /// The pod has `hostPID`: there is no PID namespace that would end them.
+    outlives: bool,
 }
 
 impl fmt::Display for Escape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.processes.first().map_or(0, |it| it.pid);
+        let whose = match self.is_first {
+            true => "first process",
+            false => "process",
+        };
+        let more = match self.processes.len() {
+            0 | 1 => String::new(),
+            n => format!(" (with {} more)", n - 1),
+        };
         let places: Vec<String> = self
             .left
             .iter()
             .map(|(hierarchy, path)| format!("{path} ({hierarchy})"))
             .collect();
+        let end = match self.outlives && !self.is_first {
+            true => "it outlives the container, as the pod has `hostPID`",
+            false => "removing the pod ends it",
+        };
         write!(
             f,
-            "its first process, pid {}, has left its cgroup for {}: limits and evictions do not hold \
-             for it; removing the pod ends it",
-            self.pid,
+            "its {whose}, pid {pid}, has left its cgroup for {}{more}: limits and evictions do not hold for it; {end}",
             places.join(", ")
         )
     }
 }
 
+impl Escape {
+    /// Told once, not with every process that comes and goes.
+    fn is_told_by(&self, before: &Self) -> bool {
+        (self.is_first, &self.left) == (before.is_first, &before.left)
+    }
+
+    /// SIGKILL, to none that only has the pid of one of them.
+    pub(super) fn end(&self) {
+        if self.outlives {
+            return;
+        }
+        for process in &self.processes {
+            if let Ok(pidfd) = syscall::pidfd_open(process.pid)
+                && process.is_there()
+            {
+                // An error: it has just ended.
+                let _ = syscall::pidfd_send_signal(pidfd.as_fd(), 9);
+            }
+        }
+    }
+}
+
+/// A container whose processes are looked at.
+#[derive(Debug)]
+struct Looked {
+    id: ContainerId,
+    first: HostProcess,
+    cgroup: CgroupPath,
+    outlives: bool,
+}
+
+/// Of each container that was looked at.
+pub(super) type Escapes = BTreeMap<ContainerId, Option<Escape>>;
+
 impl Loop {
-    /// One file of `/proc` for each container.
+    /// One look at a time, on a thread of its own: it reads a file of `/proc` for each process of the node, and another
+    /// one for each of a container.
     pub(super) fn look_for_escapes(&mut self) {
         let kubepods = self.hands.plan.kubepods_path();
-        let trees = &self.node.reader.trees().trees;
-        if !places(trees, "self", kubepods.as_str()).is_ok_and(|it| it.inside == 0) {
+        let trees = Arc::clone(self.node.reader.trees());
+        if !places(&trees.trees, "self", kubepods.as_str()).is_ok_and(|it| it.inside == 0) {
             self.leave_pods();
         }
-        let trees = &self.node.reader.trees().trees;
-        let mut n_escaped = 0;
+        let Some(to_loop) = self.to_loop.clone().filter(|_| !self.looks_for_escapes) else {
+            return;
+        };
+        let mut looked = Vec::new();
+        for entry in self.pods.values() {
+            let running = entry.instances.values().filter(|it| it.ended.is_none());
+            looked.extend(running.filter_map(|it| {
+                Some(Looked {
+                    id: it.id.clone(),
+                    first: it.process?,
+                    cgroup: it.cgroup.clone(),
+                    outlives: entry.state.pod.is_on_host_pid,
+                })
+            }));
+        }
+        let look = move || {
+            let found = find_escapes(&trees.trees, looked);
+            // An error: the loop has ended.
+            to_loop.send(Event::Escapes(found)).ok();
+        };
+        match thread::Builder::new()
+            .name("escapes".to_owned())
+            .spawn(look)
+        {
+            Ok(_) => self.looks_for_escapes = true,
+            Err(error) => tracing::warn!(%error, "look for processes that have left their cgroup"),
+        }
+    }
+
+    pub(super) fn take_escapes(&mut self, mut found: Escapes) {
+        self.looks_for_escapes = false;
         for entry in self.pods.values_mut() {
             for (container, instance) in &mut entry.instances {
-                let Some(process) = instance.process.filter(|_| instance.ended.is_none()) else {
+                if instance.ended.is_some() {
+                    continue;
+                }
+                let Some(escape) = found.remove(&instance.id) else {
                     continue;
                 };
-                let path = instance.cgroup.as_str();
-                let Ok(places) = places(trees, &process.pid.to_string(), path) else {
-                    // Ended meanwhile, or not to be read: nothing is known.
-                    continue;
-                };
-                let escape = (!places.outside.is_empty() && process.is_there()).then_some(Escape {
-                    pid: process.pid,
-                    left: places.outside,
-                });
-                if let Some(escape) = escape
-                    .as_ref()
-                    .filter(|it| instance.escape.as_ref() != Some(it))
+                let before = instance.escape.as_ref();
+                if let Some(escape) = &escape
+                    && !before.is_some_and(|it| escape.is_told_by(it))
                 {
                     self.told.container_left(&entry.pod_ref, container, escape);
                 }
-                n_escaped += usize::from(escape.is_some());
+                entry.is_dirty |= escape != instance.escape;
                 instance.escape = escape;
             }
         }
+        // Of containers that are over since the look began.
+        found.values().flatten().for_each(Escape::end);
+        let instances = self.pods.values().flat_map(|it| it.instances.values());
+        let n_escaped = instances.filter(|it| it.escape.is_some()).count();
         self.metrics.set_escaped_containers(n_escaped);
     }
 
@@ -85,6 +175,96 @@ impl Loop {
                 );
             }
         }
+    }
+}
+
+fn find_escapes(trees: &[Tree], looked: Vec<Looked>) -> Escapes {
+    let descents = procfs::descents(&Root::host()).unwrap_or_else(|error| {
+        tracing::warn!(error = crate::observe::chain(&error), "list processes");
+        Vec::new()
+    });
+    let families = Families::new(&descents, std::process::id());
+    let found = looked.into_iter().map(|it| {
+        let escape = escape_of(trees, &it, &families);
+        (it.id, escape)
+    });
+    found.collect()
+}
+
+/// What cannot be read has ended, or nothing is known of it.
+fn escape_of(trees: &[Tree], looked: &Looked, families: &Families<'_>) -> Option<Escape> {
+    let path = looked.cgroup.as_str();
+    let outside = families.of(looked.first).filter_map(|process| {
+        let places = places(trees, &process.pid.to_string(), path).ok()?;
+        (!places.outside.is_empty() && process.is_there()).then_some((process, places.outside))
+    });
+    let mut outside = outside.take(MOST);
+    let (process, left) = outside.next()?;
+    Some(Escape {
+        is_first: process == looked.first,
+        processes: iter::once(process)
+            .chain(outside.map(|(it, _)| it))
+            .collect(),
+        left,
+        outlives: looked.outlives,
+    })
+}
+
+fn process(it: &Descent) -> HostProcess {
+    HostProcess {
+        pid: it.pid,
+        start_ticks: it.start_ticks,
+    }
+}
+
+/// Who descends from whom.
+struct Families<'a> {
+    children: BTreeMap<u32, Vec<&'a Descent>>,
+    by_pid: BTreeMap<u32, &'a Descent>,
+    /// A process and its ancestors: a container that the agent itself descends from, as it was started in a session
+    /// there, has no say over it.
+    spared: BTreeSet<u32>,
+}
+
+impl<'a> Families<'a> {
+    fn new(descents: &'a [Descent], spared: u32) -> Self {
+        let mut children: BTreeMap<u32, Vec<&Descent>> = BTreeMap::new();
+        for it in descents {
+            children.entry(it.parent).or_default().push(it);
+        }
+        let by_pid: BTreeMap<u32, &Descent> = descents.iter().map(|it| (it.pid, it)).collect();
+        let mut line = BTreeSet::new();
+        let mut next = Some(spared);
+        // Read one after the other: a line may lead to a pid that came again.
+        while let Some(pid) = next.filter(|it| line.insert(*it)) {
+            next = by_pid.get(&pid).map(|it| it.parent);
+        }
+        Self {
+            children,
+            by_pid,
+            spared: line,
+        }
+    }
+
+    /// A process that is still there and all that descend from it, the elder generation first.
+    fn of(&self, first: HostProcess) -> impl Iterator<Item = HostProcess> {
+        let first = self
+            .by_pid
+            .get(&first.pid)
+            .filter(|it| process(it) == first);
+        let mut family: Vec<&Descent> = first.into_iter().copied().collect();
+        let mut seen: BTreeSet<u32> = family.iter().map(|it| it.pid).collect();
+        let mut n_looked = 0;
+        while let Some(parent) = family.get(n_looked).copied() {
+            n_looked += 1;
+            let children = self.children.get(&parent.pid).into_iter().flatten();
+            let mut children: Vec<&Descent> = children
+                .filter(|it| !self.spared.contains(&it.pid) && seen.insert(it.pid))
+                .copied()
+                .collect();
+            family.append(&mut children);
+        }
+        family.into_iter().map(process)
     }
 }
 
@@ -158,6 +338,43 @@ mod tests {
             )
         );
         assert_eq!(outside("9:memory:/kubepods/pod1/c\n"), (1, vec![]));
+    }
+
+    #[test]
+    fn a_family_is_what_descends_but_for_the_agent() {
+        let descent = |pid, parent| Descent {
+            pid,
+            parent,
+            start_ticks: 10,
+        };
+        // 5 has started 7 and, by 6, the agent, 9; 8 is a child of 7.
+        let all = [
+            (1, 0),
+            (8, 7),
+            (5, 1),
+            (6, 5),
+            (7, 5),
+            (9, 6),
+            (10, 9),
+            (4, 1),
+        ];
+        let all = all.map(|(pid, parent)| descent(pid, parent));
+        let families = Families::new(&all, 9);
+        let of = |pid, start_ticks| -> Vec<u32> {
+            let first = HostProcess { pid, start_ticks };
+            families.of(first).map(|it| it.pid).collect()
+        };
+        assert_eq!(of(5, 10), [5, 7, 8]);
+        assert_eq!(of(5, 11), [] as [u32; 0], "another one with this pid");
+        assert_eq!(of(11, 10), [] as [u32; 0]);
+        // What is read while pids come again may go round.
+        let round = [descent(2, 3), descent(3, 2)];
+        let families = Families::new(&round, 3);
+        let first = HostProcess {
+            pid: 2,
+            start_ticks: 10,
+        };
+        assert_eq!(families.of(first).count(), 1);
     }
 
     #[test]

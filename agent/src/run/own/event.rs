@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use super::escapes::Escapes;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
@@ -40,6 +41,8 @@ pub(super) enum Event {
     Evict(Box<Eviction>),
     /// What the node is short of changed.
     Pressure,
+    /// What a look for processes that have left their cgroup found.
+    Escapes(Escapes),
     /// There is a new sweep to show.
     Swept,
     PluginAnswered(Box<PluginAnswered>),

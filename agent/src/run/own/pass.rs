@@ -515,6 +515,8 @@ impl Loop {
                 }
             }
             ContainerAction::Terminate { container, .. } => {
+                // Whose its processes are is not to be told once it has ended.
+                self.look_for_escapes();
                 self.signal(uid, container, Signal::TERM);
             }
             ContainerAction::Kill { container, .. } => self.kill(uid, container),
@@ -713,7 +715,7 @@ impl Loop {
                 tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
             }
         }
-        // It may have left its cgroup.
+        // The first process may have left the cgroup.
         self.signal(uid, container, Signal::KILL);
     }
 

@@ -58,7 +58,7 @@ pub(super) struct Instance {
     pub devices: Vec<AllocatedDevice>,
     /// Why it may not open the rest of what it was given.
     pub missing_devices: Option<String>,
-    /// Where its first process was when it was last found outside the cgroup.
+    /// Those of its processes that the last look found outside the cgroup.
     pub escape: Option<Escape>,
     /// Its first process ended; the cgroup is being emptied and removed.
     pub ended: Option<Termination>,

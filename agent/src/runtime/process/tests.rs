@@ -330,6 +330,21 @@ fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
 }
 
 #[test]
+fn what_its_processes_leave_behind_is_the_first_ones() {
+    let dir = TestDir::new("orphans");
+    let mut it = Fixture::new(dir.0.directory());
+    let looks = "read pid name state parent rest </proc/$$/stat";
+    let orphan = format!("until [ \"$parent\" = $FIRST ]; do {looks}; done; echo >adopted");
+    let script =
+        format!("export FIRST=$$; (sh -c '{orphan}' &); until [ -e adopted ]; do sleep 0.01; done");
+    it.runtime
+        .start(shell(dir.0.directory(), "c", &script))
+        .unwrap();
+    it.started();
+    assert_eq!(it.exited(), code(0));
+}
+
+#[test]
 fn what_an_agent_may_use_a_container_may_not() {
     let dir = TestDir::new("limits");
     let limits = Limits {
