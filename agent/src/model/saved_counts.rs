@@ -1,6 +1,7 @@
 //! Counts that go on when the agent starts again: by metric family, and by cgroup.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,11 @@ const OPEN: &str = "open_oom_kills";
 const ROOTS: &str = "known_oom_kills_below";
 /// Stands there too: those of pods are among them, with what is gone of the pods (v2).
 const OF_PODS: &str = "known_oom_kills_of_pods";
+/// Stands there too: what of the rings is counted.
+const UNTIL: &str = "oom_kills_counted_until_ns";
+const BY: &str = "by";
+const PROGRAMS: &str = "programs";
+const COMPARISON: &str = "comparison";
 const PATH: &str = "cgroup";
 const POD: &str = "pod_cgroup_id";
 const IS_POD: &str = "is_pod";
@@ -61,6 +67,22 @@ pub struct OpenKills {
     pub was_unwatched: bool,
     /// Of the cgroup. `None`: nobody knew.
     pub path: Option<CgroupPath>,
+}
+
+/// Until when kills are counted, boottime. What a program notes for the next agent may have been counted by this one: by a
+/// program of its own, where it could not adopt that one, or from the kernel's counts, where it had none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedUntil {
+    /// When the last kill was that a program reported.
+    pub reported: Duration,
+    /// When the last was counted, of those in pods, that no program reported.
+    pub compared: Duration,
+}
+
+impl CountedUntil {
+    pub fn has(self, at: Duration, is_in_pod: bool) -> bool {
+        at <= self.reported || is_in_pod && at <= self.compared
+    }
 }
 
 /// By the UID of a pod and the name of a container, or its id where nobody has told the name; empty for a kill in none
@@ -137,6 +159,34 @@ impl SavedCounts {
 
     pub fn has_pods(&self) -> bool {
         self.0.contains_key(OF_PODS)
+    }
+
+    /// Adds until when kills of this boot are counted.
+    pub fn set_counted_until(&mut self, until: CountedUntil, boot_id: &str) {
+        let times = [(PROGRAMS, until.reported), (COMPARISON, until.compared)];
+        let series = times.map(|(by, at)| SavedSeries {
+            labels: BTreeMap::from([
+                (BOOT_ID.to_owned(), boot_id.to_owned()),
+                (BY.to_owned(), by.to_owned()),
+            ]),
+            value: as_value(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)),
+        });
+        self.0.insert(UNTIL.to_owned(), series.into());
+    }
+
+    pub fn counted_until(&self, boot_id: &str) -> CountedUntil {
+        let saved = self.0.get(UNTIL).into_iter().flatten();
+        let of_boot = saved.filter(|it| it.labels.get(BOOT_ID).is_some_and(|it| it == boot_id));
+        let mut until = CountedUntil::default();
+        for it in of_boot {
+            let at = Duration::from_nanos(as_count(it.value));
+            match it.labels.get(BY).map(String::as_str) {
+                Some(PROGRAMS) => until.reported = at,
+                Some(COMPARISON) => until.compared = at,
+                _ => {}
+            }
+        }
+        until
     }
 
     /// Adds the number of the last kill that is counted.
@@ -266,6 +316,28 @@ mod tests {
         assert_eq!(saved.known_kills("a"), Some(known));
         assert_eq!(saved.known_kills("b"), Some(BTreeMap::new()));
         assert_eq!(saved.roots(), roots);
+    }
+
+    #[test]
+    fn what_is_counted_is_of_one_boot() {
+        let until = CountedUntil {
+            reported: Duration::from_nanos(1_234_567_890_123),
+            compared: Duration::from_secs(7),
+        };
+        let mut saved = SavedCounts::default();
+        assert_eq!(saved.counted_until("a"), CountedUntil::default());
+        saved.set_counted_until(until, "a");
+        let text = serde_json::to_string(&saved).expect("JSON");
+        let saved: SavedCounts = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(saved.counted_until("a"), until);
+        assert_eq!(saved.counted_until("b"), CountedUntil::default());
+        let later = until.reported + Duration::from_nanos(1);
+        assert!(until.has(until.reported, false) && !until.has(later, true));
+        let until = CountedUntil {
+            compared: later,
+            ..until
+        };
+        assert!(until.has(later, true) && !until.has(later, false));
     }
 
     #[test]

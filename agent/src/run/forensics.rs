@@ -318,6 +318,7 @@ fn resume_counts(saved: &SavedCounts, boot_id: &str, shared: &Shared) {
     let Some(known) = saved.known_kills(boot_id) else {
         return;
     };
+    shared.kill_counts.resume_from(saved.counted_until(boot_id));
     let roots = saved.roots();
     let open = saved.open_kills(boot_id);
     let mut index = shared.index_mut();
@@ -703,6 +704,7 @@ impl Keeper {
                 counts.set_of_pods();
             }
             counts.set_roots(&kills.roots());
+            counts.set_counted_until(kills.counted_until(), boot_id);
         }
         (counts, *last)
     }

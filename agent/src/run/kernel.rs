@@ -694,6 +694,13 @@ impl Listener {
             let container = owner.and_then(|it| it.container());
             attribution.is_main = container.map(|_| is_first(kill));
         }
+        if counts.was_counted(kill, attribution.victim.owner.is_some()) {
+            tracing::debug!(
+                pid = kill.victim.pid,
+                "an agent before has counted this kill"
+            );
+            return;
+        }
         let age = handled
             .boottime
             .saturating_sub(Duration::from_nanos(kill.at_ns));

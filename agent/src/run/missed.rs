@@ -26,6 +26,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
 use crate::model::forensics::Counted;
 use crate::model::record::{Event, OomScope};
+use crate::model::saved_counts::CountedUntil;
 use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::model::workload::Workload;
 use crate::observe::event_log::EventLog;
@@ -62,6 +63,9 @@ pub(super) struct KillCounts {
     watched: Mutex<Watched>,
     /// All kills before were reported, boottime in nanoseconds.
     heard_ns: AtomicU64,
+    /// See [`CountedUntil`]: by this agent and those before, and by those alone.
+    until: Mutex<CountedUntil>,
+    earlier_until: OnceLock<CountedUntil>,
     /// There once the thread is.
     bell: OnceLock<Bell>,
 }
@@ -112,6 +116,28 @@ impl KillCounts {
     /// See [`KillAccounts::resume`]. Before any cgroup is found.
     pub(super) fn resume(&self, earlier: Earlier) {
         self.accounts().resume(earlier, clock::boottime());
+    }
+
+    /// What agents before this one have counted.
+    pub(super) fn resume_from(&self, until: CountedUntil) {
+        self.earlier_until.set(until).ok();
+        *self.until() = until;
+    }
+
+    /// For the next agent.
+    pub(super) fn counted_until(&self) -> CountedUntil {
+        *self.until()
+    }
+
+    /// Whether an agent before has counted a kill that waited in a ring.
+    pub(super) fn was_counted(&self, kill: &OomKill, is_in_pod: bool) -> bool {
+        let at = Duration::from_nanos(kill.at_ns);
+        let until = self.earlier_until.get();
+        until.is_some_and(|it| it.has(at, is_in_pod))
+    }
+
+    fn until(&self) -> MutexGuard<'_, CountedUntil> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`KillAccounts::look_below`].
@@ -175,7 +201,10 @@ impl KillCounts {
     ) -> Option<Counted> {
         let mut accounts = self.accounts();
         let cgroups = accounts.counted_in(kill)?;
-        accounts.report(&cgroups, Duration::from_nanos(kill.at_ns));
+        let at = Duration::from_nanos(kill.at_ns);
+        accounts.report(&cgroups, at);
+        let mut until = self.until();
+        until.reported = until.reported.max(at);
         *last += 1;
         Some(Counted {
             number: *last,
@@ -543,6 +572,10 @@ impl Accountant {
 
     /// In the metrics, while nothing is saved.
     fn count(&self, missed: Missed) -> ToTell {
+        if missed.cause == Cause::NoPrograms {
+            let mut until = self.shared.kill_counts.until();
+            until.compared = until.compared.max(missed.at);
+        }
         let handled = Handled {
             boottime: clock::boottime(),
             wall: clock::wall(),

@@ -587,7 +587,8 @@ impl Streams {
         }
     }
 
-    /// A set that cannot be adopted is read to its end, and its stream loaded anew.
+    /// A set that cannot be adopted is read to its end, and its stream loaded anew. One that is kept from this agent stays
+    /// as it is.
     fn adopt_pinned(&mut self, pins: &Pins) {
         let may = capabilities();
         for stream in PINNED {
@@ -597,6 +598,12 @@ impl Streams {
                 Ok(None) => continue,
                 Ok(Some(pinned)) => load::adopt(stream, pinned, may, &mut self.reports)
                     .map_err(|error| load::chain(&error)),
+                Err(error) if error.is_refusal() => {
+                    let reason = load::chain(&error);
+                    tracing::warn!(%reason, pins = name, "pinned programs are kept from this agent");
+                    self.pinning = Pinning::Failed { reason };
+                    continue;
+                }
                 Err(error) => Err(load::chain(&error)),
             };
             match adopted {

@@ -15,7 +15,8 @@ use ballast_tests::scrape::{self, free_address, text};
 use ballast_tests::wait::until;
 
 use super::{
-    EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills, whose,
+    EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, kills, limited, pod_of, wait_kills,
+    whose,
 };
 use crate::look::oom_detail;
 use crate::scaled;
@@ -461,6 +462,45 @@ fn without_programs_a_kill_that_ends_a_container_is_one_of_its_pod_at_least() ->
     until("they stay counted", || check(&agent))?;
     thread::sleep(2 * GRACE);
     check(&agent)
+}
+
+/// Started once without its capabilities, by a mistake: what is pinned is kept from it, and stays. What it counts
+/// itself meanwhile waits there for the next agent too.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_without_rights_leaves_what_is_pinned_to_the_next() -> Result<()> {
+    let tree = KubeTree::new("rights", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("observe-rights", &tree)?;
+    agent.metrics = free_address()?;
+    let container = limited(&tree.pod(UID)?, 37)?;
+    let check = |agent: &Agent, n: f64| -> Result<()> {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let of = [("pod_uid", UID), ("container_id", &*container.id)];
+        let counted = page.sum("ballast_oom_kills_total", &of);
+        ensure!(counted == n, "{counted} kills of {n}");
+        Ok(())
+    };
+    agent.start()?;
+    agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+    agent.kill()?;
+    eat(&container)?;
+    agent.is_without_programs = true;
+    agent.start()?;
+    until("a kill of before is counted", || check(&agent, 1.0))?;
+    eat(&container)?;
+    until("its own is counted", || check(&agent, 2.0))?;
+    agent.kill()?;
+    eat(&container)?;
+    agent.is_without_programs = false;
+    agent.start()?;
+    until("the third is counted", || check(&agent, 3.0))?;
+    thread::sleep(2 * GRACE);
+    check(&agent, 3.0)?;
+    // It was noted by the programs of the first agent: nobody else ran.
+    let mut reported = kills(&agent)?;
+    reported.retain(|it| it.event.reason != "OomKillMissed");
+    let reported: Vec<_> = reported.iter().map(oom_detail).collect::<Result<_>>()?;
+    ensure!(reported.len() == 1, "{reported:#?}");
+    Ok(())
 }
 
 /// v2 kills the whole group, each member of which is told; v1 knows no groups.

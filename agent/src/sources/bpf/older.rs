@@ -5,7 +5,7 @@
 //! between; what both report is told once. Then their links go, the ring is read to its end and
 //! goes too. A ring whose records have another format is counted instead.
 //!
-//! Invariant: the ring stays pinned until it was read, so that the next agent goes on with it.
+//! Invariant: the ring stays pinned until it was read, so that the next agent goes on with it, be this one kept from it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -34,15 +34,19 @@ pub(super) struct Older {
 }
 
 impl Older {
-    /// A set without a ring, or with one that the kernel does not hand out, is removed.
+    /// A set without a ring, or with one that is none, is removed. One that is kept from this agent stays for the next.
     pub(super) fn open(pins: &Pins, set: SetAside) -> Option<Self> {
+        let mut is_kept = false;
         let opened = match pins.open_aside(&set.name) {
             Ok(Some((ring, links))) => Map::from_map_data(ring)
                 .and_then(open_ring)
                 .map(|ring| Some((ring, links)))
                 .map_err(|error| chain(&error)),
             Ok(None) => Ok(None),
-            Err(error) => Err(chain(&error)),
+            Err(error) => {
+                is_kept = error.is_refusal();
+                Err(chain(&error))
+            }
         };
         if let Err(reason) = &opened {
             tracing::warn!(%reason, pins = set.name, "events of an earlier agent cannot be read");
@@ -56,7 +60,9 @@ impl Older {
                 superseded: None,
             });
         }
-        remove(pins, &set.name);
+        if !is_kept {
+            remove(pins, &set.name);
+        }
         None
     }
 

@@ -20,6 +20,7 @@ use aya::maps::{Map, MapData, MapError};
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use ebpf_abi::VERSION;
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::stat;
@@ -51,6 +52,31 @@ pub enum PinsError {
     Map { path: PathBuf, source: MapError },
     #[error("open the pinned link {}", .path.display())]
     Link { path: PathBuf, source: LinkError },
+}
+
+impl PinsError {
+    /// What is pinned is as it was, and the kernel does not hand it out to this agent: it lacks a right, or the node
+    /// something else. Another start may have it.
+    pub(super) fn is_refusal(&self) -> bool {
+        let (path, error) = match self {
+            Self::Map {
+                path,
+                source: MapError::SyscallError(error),
+            }
+            | Self::Link {
+                path,
+                source: LinkError::SyscallError(error),
+            } => (path, &error.io_error),
+            _ => return false,
+        };
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+        match errno {
+            Errno::EPERM | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => true,
+            // Of a policy, or of what is no pin.
+            Errno::EACCES => !Root::host().is_dir(path),
+            _ => false,
+        }
+    }
 }
 
 /// The directory of all pins, on a bpffs.
