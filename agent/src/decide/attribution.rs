@@ -509,20 +509,32 @@ mod tests {
         let container = lineage(4, [2, 3, 4], true);
         let nested = lineage(99, [2, 3, 4], true);
         let pod = lineage(3, [2, 3, 0], true);
-        for (victim, limit, is_asked) in [
-            (container, None, true),
-            (container, Some(pod), true),
-            (nested, Some(container), true),
-            (nested, Some(nested), false),
-            (pod, Some(pod), false),
+        let init = |init| Some(NamespaceRole::Member { init });
+        let deeper = lineage(98, [2, 3, 4], true);
+        // Whether the container's own file is asked, and whether that of the one below it.
+        for (victim, limit, role, is_asked) in [
+            (container, None, None, Some((true, false))),
+            (container, Some(pod), init(container), Some((true, false))),
+            (nested, Some(container), None, Some((true, false))),
+            (nested, Some(nested), None, None),
+            (nested, Some(nested), init(container), None),
+            (pod, Some(pod), None, None),
+            // All of it is one level below, as crun has it.
+            (nested, Some(nested), init(nested), Some((false, true))),
+            (nested, Some(container), init(nested), Some((true, true))),
+            (nested, None, init(nested), Some((true, true))),
+            (nested, Some(deeper), init(nested), None),
         ] {
             let kill = OomKill {
                 victim_cgroup: victim,
                 limit_cgroup: limit,
+                victim_role: role,
                 ..oom_kill(1, victim.cgroup_id)
             };
             let attribution = index().attribute_kill(&kill);
-            assert_eq!(attribution.group().is_some(), is_asked, "{limit:?}");
+            let group = attribution.group(&kill);
+            let asked = group.map(|it| (it.is_whole, it.nested.is_some()));
+            assert_eq!(asked, is_asked, "{limit:?} {role:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cgroup_path::CgroupPath;
-use super::event::{CgroupId, OomKill};
+use super::event::{CgroupId, NamespaceRole, OomKill};
 use super::kube_cgroup::{self, ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
@@ -150,13 +150,36 @@ impl OomAttribution {
         }
     }
 
-    /// The victim's container, if its `memory.oom.group` decides what else is killed. `None`: it was in none, or
-    /// what was full lies within it, and the rest of it goes on.
-    pub fn group(&self) -> Option<&CgroupPath> {
+    /// What decides whether the victim's container ended with it. `None`: it was in none, or what was full lies within
+    /// it, without its first process, and the rest of it goes on.
+    pub fn group(&self, kill: &OomKill) -> Option<OomGroup<'_>> {
         let container = self.victim.owner.as_ref();
         let container = container.filter(|it| it.container().is_some())?;
         let limit = self.limit.as_ref().filter(|it| !it.is_exact);
         let is_within = limit.is_some_and(|it| it.owner.as_ref() == Some(container));
-        (!is_within).then_some(&container.path)
+        let victims = kill.victim_cgroup.cgroup_id;
+        let has_first = matches!(
+            kill.victim_role,
+            Some(NamespaceRole::Member { init }) if init.cgroup_id == victims
+        );
+        let limits = kill.limit_cgroup.map(|it| it.cgroup_id);
+        let is_below_limit = !is_within || limits == Some(victims);
+        let nested = !self.victim.is_exact && has_first && is_below_limit;
+        (!is_within || nested).then_some(OomGroup {
+            container: &container.path,
+            is_whole: !is_within,
+            nested: nested.then_some(victims),
+        })
     }
+}
+
+/// The cgroups of a container whose `memory.oom.group` takes its first process along: those between the victim's and the
+/// one that was full that have both (`mem_cgroup_get_oom_group`, mm/memcontrol.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomGroup<'a> {
+    pub container: &'a CgroupPath,
+    /// Its own is among them.
+    pub is_whole: bool,
+    /// One right below it: crun puts processes, limits and this file there.
+    pub nested: Option<CgroupId>,
 }

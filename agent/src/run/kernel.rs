@@ -704,8 +704,8 @@ impl Listener {
         let age = handled
             .boottime
             .saturating_sub(Duration::from_nanos(kill.at_ns));
-        attribution.took_container = match attribution.group() {
-            Some(container) => counts.takes(container, age),
+        attribution.took_container = match attribution.group(kill) {
+            Some(group) => counts.takes(&group, age),
             None => Some(false),
         };
         let mut record = oom_record(kill, &attribution, handled);

@@ -20,7 +20,7 @@ use crate::decide::missed_kills::{
     Cause, Due, Earlier, KillAccounts, KillsByCgroup, Missed, OpenByCgroup,
 };
 use crate::decide::node_oom::LimitHits;
-use crate::model::attribution::{Attributed, Level};
+use crate::model::attribution::{Attributed, Level, OomGroup};
 use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
@@ -291,13 +291,24 @@ impl KillCounts {
 
     /// Whether a container ended with a process of it that was killed `age` ago. v1 kills one alone. `None`: nobody
     /// can tell.
-    pub(super) fn takes(&self, container: &CgroupPath, age: Duration) -> Option<bool> {
+    pub(super) fn takes(&self, group: &OomGroup<'_>, age: Duration) -> Option<bool> {
         let trees = self.trees.get()?;
         if !trees.unified {
             return Some(false);
         }
-        let is_gone = || age < AT_ONCE && oom_counters::is_gone(trees, container);
-        oom_counters::goes_as_a_whole(trees, container).or_else(|| is_gone().then_some(true))
+        let container = group.container;
+        let whole = || oom_counters::goes_as_a_whole(trees, container);
+        let nested = |id| oom_counters::child_goes_as_a_whole(trees, container, id);
+        let (whole, nested) = (group.is_whole.then(whole), group.nested.map(nested));
+        let answers = || whole.into_iter().chain(nested);
+        if answers().any(|it| it == Some(true)) {
+            Some(true)
+        } else if answers().all(|it| it == Some(false)) {
+            Some(false)
+        } else {
+            let is_gone = age < AT_ONCE && oom_counters::is_gone(trees, container);
+            is_gone.then_some(true)
+        }
     }
 
     fn is_unified(&self) -> bool {

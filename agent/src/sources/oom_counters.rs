@@ -44,8 +44,19 @@ pub fn read_once(trees: &Trees, cgroup: CgroupId, path: &CgroupPath) -> Option<O
 
 /// Whether an OOM kill takes all of a cgroup of v2; `None`: there is no such cgroup, or none that says.
 pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
-    let dir = cgroup_use::dir(trees, "memory", path).ok()??;
-    let file = HeldFile::open_in(&dir, "memory.oom.group").ok()?;
+    is_group(&cgroup_use::dir(trees, "memory", path).ok()??)
+}
+
+/// The same of a cgroup right below `parent`.
+pub fn child_goes_as_a_whole(trees: &Trees, parent: &CgroupPath, id: CgroupId) -> Option<bool> {
+    let parent = cgroup_use::dir(trees, "memory", parent).ok()??;
+    let names = parent.list_dirs().ok()?;
+    let mut children = names.iter().filter_map(|it| parent.open_dir(it).ok());
+    is_group(&children.find(|it| it.inode() == id.0)?)
+}
+
+fn is_group(dir: &Dir) -> Option<bool> {
+    let file = HeldFile::open_in(dir, "memory.oom.group").ok()?;
     let mut buffer = TextBuffer::default();
     Some(parse_count(file.read(&mut buffer).ok()?).ok()? != 0)
 }

@@ -528,6 +528,33 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     })
 }
 
+/// As crun has it: a container's processes, its limit and what says that they go together are in a cgroup below its own.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_of_a_group_below_the_containers_cgroup_ends_the_container() -> Result<()> {
+    everywhere("crun", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Crio, 38)?;
+        let inner = KubeContainer::at(&format!("{}/container", container.path))?;
+        inner.limit(LIMIT)?;
+        let is_group = cgroup::is_unified();
+        let (n, reason) = match is_group {
+            true => {
+                cgroup::write("memory", &inner.path, "memory.oom.group", "1")?;
+                (3, "OomKilled")
+            }
+            false => (1, "OomKilledChild"),
+        };
+        let _program = inner.run(&format!("sleep 3600 & {EATER}; exec sleep 3600"))?;
+        for kill in &wait_kills(agent, n)? {
+            assert_eq!(whose(kill), (&*pod.uid, &*container.id), "{kill:#?}");
+            let victim = &oom_detail(kill)?.victim;
+            assert_eq!(victim.ends_container(), Some(is_group), "{kill:#?}");
+            assert_eq!(kill.event.reason, reason);
+        }
+        Ok(())
+    })
+}
+
 /// Runtimes name their cgroups each in its own way.
 #[cfg_attr(feature = "privileged", test)]
 fn containers_of_every_runtime_are_known() -> Result<()> {
