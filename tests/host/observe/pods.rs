@@ -365,6 +365,45 @@ fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
     Ok(())
 }
 
+/// It is on record without a name, and while another kill waits for one the next agent looks at both again.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_was_named_late_is_the_same_event_for_the_next_agent() -> Result<()> {
+    let tree = KubeTree::new("latename", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let mut agent = agent("latename", &tree, &server)?;
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    eat(&limited(&tree.pod(STATIC_UID)?, 2)?)?;
+    let made = limited(&tree.pod(UID)?, 1)?;
+    eat(&made)?;
+    wait_kills(&agent, 2)?;
+    server.put(&shop(UID, Some(&made.id)));
+    let told = || event_of(&server, "shop-6c4d-x", "OomKilled");
+    let event = until("it is told by its name", told)?;
+    assert_eq!(event["count"], 1, "{event:#}");
+    let note = agent.state().join("told-kills.json");
+    until("the name is noted", || {
+        let text = fs::read_to_string(&note)?;
+        ensure!(text.contains(&made.id), "{text}");
+        Ok(())
+    })?;
+    agent.kill()?;
+    made.remove();
+    // Kubelet tells of its successor alone.
+    server.put(&shop(UID, Some(&container_id(3))));
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    until("the next agent has done with it", || {
+        let (_, waiting, fault) = sent(&agent)?;
+        ensure!(waiting == 1, "{waiting} wait, {fault:?}");
+        Ok(())
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    let again = told()?;
+    assert_eq!(again["count"], 1, "{again:#}");
+    Ok(())
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn an_event_of_somebody_else_is_left_alone() -> Result<()> {
     let (_tree, server, mut agent, made) = running("taken", Manner::StreamsLists)?;

@@ -1,12 +1,13 @@
 //! Events of Kubernetes: what of the agent's records the API server is told.
 //!
 //! An agent that ends tells the rest. One that is killed has left a note until when all was told: the next one tells
-//! what is on record after it.
+//! what is on record after it, by the names that the note has where the record has none, so that the object is the
+//! same that tells of it already.
 //!
 //! Invariant: a kill is on record and counted before it is told here, and its count is saved, so that the next agent
 //! does not take it for missed. Nothing waits for the API server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::decide::naming::Names;
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::EventsStatus;
 use crate::model::kube_event::{Reason, Regarding};
-use crate::model::record::EventKind;
+use crate::model::record::{Event, EventKind, PodRef};
 use crate::observe::chain;
 use crate::observe::event_log::{EventFilter, EventLog};
 use crate::observe::metrics::Metrics;
@@ -46,6 +47,9 @@ const KIND: &str = "ToldKills";
 const VERSION: u32 = 1;
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
+/// Names in the note, at most.
+const MOST_NAMED: usize = 1_000;
+
 /// What is told, and to whom. Times are boottime.
 pub(super) struct Reports {
     api_server: ApiServer,
@@ -59,6 +63,8 @@ pub(super) struct Reports {
     unnamed: Unnamed,
     note: PathBuf,
     noted: ToldKills,
+    /// Names that came after their kills were on record.
+    named_late: Vec<NamedLate>,
     /// When the note may be written again.
     note_due: Duration,
     /// For the disk that the note is on.
@@ -71,6 +77,39 @@ pub(super) struct Reports {
 struct ToldKills {
     boot_id: String,
     boottime_ns: u64,
+    /// Of kills after that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    named_late: Vec<NamedLate>,
+}
+
+/// The container of a kill that nobody could name when it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedLate {
+    /// Of the kill.
+    boottime_ns: u64,
+    container_id: String,
+    pod: PodRef,
+    container: String,
+}
+
+impl NamedLate {
+    /// `None`: it has no names by now.
+    fn of(event: &Event, container_id: &str) -> Option<Self> {
+        Some(Self {
+            boottime_ns: event.boottime_ns,
+            container_id: container_id.to_owned(),
+            pod: event.pod.clone()?,
+            container: event.container.clone()?,
+        })
+    }
+
+    fn name(&self, event: &mut Event) {
+        if event.container_id.as_ref() == Some(&self.container_id) {
+            (event.pod, event.pod_uid) = (Some(self.pod.clone()), None);
+            (event.container, event.container_id) = (Some(self.container.clone()), None);
+        }
+    }
 }
 
 impl Reports {
@@ -100,6 +139,7 @@ impl Reports {
             outbox,
             unnamed,
             note: earlier.note,
+            named_late: earlier.noted.named_late.clone(),
             noted: earlier.noted,
             note_due: since,
             patience,
@@ -115,28 +155,34 @@ impl Reports {
         all.into_iter().flatten().min()
     }
 
-    /// What is to be noted and is not. `None`: something waits, or nothing is new.
-    fn new_note(&self) -> Option<u64> {
-        let until = self
-            .outbox
-            .told_until()
-            .filter(|_| self.unnamed.is_empty() && self.unsaved.is_empty())?;
-        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        (until > self.noted.boottime_ns).then_some(until)
+    /// What is to be noted and is not. `None`: nothing is new.
+    fn new_note(&self) -> Option<ToldKills> {
+        let told = self.outbox.told_until();
+        // What waits may be older than what was told.
+        let told = told.filter(|_| self.unnamed.is_empty() && self.unsaved.is_empty());
+        let until = told.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
+        let until = until.max(self.noted.boottime_ns);
+        let later = self.named_late.iter().filter(|it| it.boottime_ns > until);
+        let note = ToldKills {
+            boot_id: self.noted.boot_id.clone(),
+            boottime_ns: until,
+            named_late: later.cloned().collect(),
+        };
+        (note != self.noted).then_some(note)
     }
 
     fn write_note(&mut self, now: Duration) {
-        let Some(until) = self.new_note().filter(|_| now >= self.note_due) else {
+        let Some(note) = self.new_note().filter(|_| now >= self.note_due) else {
             return;
         };
         self.note_due = now + NOTE_EVERY;
-        let (path, mut noted) = (self.note.clone(), self.noted.clone());
-        noted.boottime_ns = until;
+        let (path, noted) = (self.note.clone(), note.clone());
         let patience = &self.patience;
         let written = patience.ask(move |_| checkpoint::replace(&path, KIND, VERSION, &noted));
         // `None`: the disk does not answer in time, and is asked again.
         let Some(written) = written else { return };
-        self.noted.boottime_ns = until;
+        self.named_late.clone_from(&note.named_late);
+        self.noted = note;
         if let Err(error) = written {
             tracing::warn!(error = chain(&error), "note until when OOM kills were told");
         }
@@ -171,7 +217,14 @@ impl Reports {
     }
 
     fn take(&mut self, names: &Names, now: Duration, is_last: bool) {
+        // A name takes the place of the id.
+        let unnamed = self.unnamed.waiting().map(|it| &it.event);
+        let unnamed = unnamed.filter_map(|it| Some((it.boottime_ns, it.container_id.clone()?)));
+        let unnamed: BTreeMap<u64, String> = unnamed.collect();
         for kill in self.unnamed.take_known(names, now, is_last) {
+            let id = unnamed.get(&kill.event.boottime_ns);
+            let named = id.and_then(|it| NamedLate::of(&kill.event, it));
+            self.named_late.extend(named);
             for notice in notices(&kill.event) {
                 match kill.is_earlier {
                     true => self.outbox.take_earlier(notice, now),
@@ -179,6 +232,8 @@ impl Reports {
                 }
             }
         }
+        let too_many = self.named_late.len().saturating_sub(MOST_NAMED);
+        self.named_late.drain(..too_many);
     }
 
     pub(super) fn count(&self, metrics: &Metrics) {
@@ -231,19 +286,22 @@ impl Earlier {
         let noted = read.ok().filter(|it| it.boot_id == boot_id);
         let noted = noted.unwrap_or_else(|| ToldKills {
             boot_id: boot_id.to_owned(),
-            boottime_ns: 0,
+            ..ToldKills::default()
         });
         let is_news = clock::boottime().saturating_sub(OLD);
         let since = is_news.max(Duration::from_nanos(noted.boottime_ns));
         let records = state_directory.join(RECORDS);
         let kills = oom_records::kills_since(&records, boot_id, since);
-        let kills = kills.unwrap_or_else(|error| {
+        let mut kills = kills.unwrap_or_else(|error| {
             tracing::warn!(
                 error = chain(&error),
                 "look for OOM kills that nobody has told"
             );
             RecordedKills::default()
         });
+        for event in &mut kills.named {
+            noted.named_late.iter().for_each(|it| it.name(event));
+        }
         Self { kills, note, noted }
     }
 }
