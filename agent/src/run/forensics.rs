@@ -10,6 +10,7 @@
 //! longer than a record has time and is left to a third thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -264,10 +265,15 @@ fn start(
         faults.push(format!("OOM records are left as they are: {why}"));
     }
     let counts = state.join(COUNTS);
-    let saved = restore_counts(&counts, &metrics).unwrap_or_else(|fault| {
-        faults.push(fault);
-        SavedCounts::default()
-    });
+    let (saved, is_kept, fault) = match restore_counts(&counts, &metrics) {
+        Ok(saved) => (saved, false, None),
+        Err(unread) => (
+            SavedCounts::default(),
+            unread.is_kept,
+            Some(unread.to_string()),
+        ),
+    };
+    faults.extend(fault);
     *shared.kill_counts.telling() = saved.last_number().unwrap_or_default();
     if let Some(boot_id) = &boot_id {
         resume_counts(&saved, boot_id, &shared);
@@ -290,7 +296,7 @@ fn start(
     let keeper = Keeper {
         ring,
         directory,
-        counts,
+        counts: (!is_kept).then_some(counts),
         background,
         shared,
         boot_id,
@@ -387,21 +393,49 @@ fn spawn(
     builder.spawn(work).map_err(ForensicsError::Thread)
 }
 
+/// Counts that were saved and are not known.
+struct Unread {
+    why: String,
+    /// The kernel failed to read them: the next start may succeed.
+    is_kept: bool,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = &self.why;
+        match self.is_kept {
+            true => write!(
+                f,
+                "{why}; it stays as it is; OOM kills count from 0 and are not saved until the agent is started again \
+                 and can read it"
+            ),
+            false => write!(f, "{why}; OOM kills count from 0"),
+        }
+    }
+}
+
 /// Gives what was saved, or what was wrong with it.
-fn restore_counts(path: &Path, metrics: &Metrics) -> Result<SavedCounts, String> {
+fn restore_counts(path: &Path, metrics: &Metrics) -> Result<SavedCounts, Unread> {
     match stored::read::<SavedCounts>(path, KIND, VERSION) {
         Ok(saved) => {
             metrics.restore_oom_counts(&saved, clock::boottime());
             Ok(saved)
         }
         Err(stored::CheckpointError::File(error)) if error.is_gone() => Ok(SavedCounts::default()),
+        Err(error) if !error.is_damage() => Err(Unread {
+            why: chain(&error),
+            is_kept: true,
+        }),
         Err(error) => {
             let aside = checkpoint::set_aside(path).map_err(|error| chain(&error));
             let what = match aside {
                 Ok(()) => "it is set aside".to_owned(),
                 Err(why) => why,
             };
-            Err(format!("{}; {what}; OOM kills count from 0", chain(&error)))
+            Err(Unread {
+                why: format!("{}; {what}", chain(&error)),
+                is_kept: false,
+            })
         }
     }
 }
@@ -450,7 +484,8 @@ struct Open {
 struct Keeper {
     ring: OomRing,
     directory: PathBuf,
-    counts: PathBuf,
+    /// `None`: what is there could not be read, and is not written over.
+    counts: Option<PathBuf>,
     background: Arc<Background>,
     shared: Arc<Shared>,
     /// `None`: nobody knows, and no cgroup id means anything to the next agent.
@@ -663,15 +698,19 @@ impl Keeper {
             return;
         }
         self.counts_due = None;
+        let Some(path) = self.counts.clone() else {
+            self.write_all(jobs);
+            return;
+        };
         self.counts_saved = clock::boottime();
         // So that their results are among the counts; those that come meanwhile are few.
         self.write_all(jobs);
         let (counts, last) = self.counts_now();
         self.write_all(jobs);
-        match checkpoint::replace(&self.counts, KIND, VERSION, &counts) {
+        match checkpoint::replace(&path, KIND, VERSION, &counts) {
             Ok(()) => {
                 self.shared.kill_counts.saved(last);
-                self.sync_later(self.counts.clone());
+                self.sync_later(path);
             }
             Err(error) => {
                 tracing::error!(error = chain(&error), "save the counts of OOM kills");

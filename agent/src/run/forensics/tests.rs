@@ -75,7 +75,7 @@ impl Place {
         let keeper = Keeper {
             ring,
             directory,
-            counts: self.0.path(COUNTS),
+            counts: Some(self.0.path(COUNTS)),
             background: Arc::default(),
             shared: Arc::default(),
             boot_id: Some("a-boot".to_owned()),
@@ -505,4 +505,19 @@ fn a_victim_that_was_exiting_has_no_record() {
     assert_eq!(record_id(&event), None);
     finish(started);
     assert_eq!(results(&metrics), [0.0; 3]);
+}
+
+#[test]
+fn counts_that_the_kernel_fails_to_read_are_kept() {
+    let place = Place::new("unread");
+    let counts = place.0.path(COUNTS);
+    // ELOOP.
+    std::os::unix::fs::symlink(&counts, &counts).unwrap();
+    let (mut started, _) = place.start(&Arc::default());
+    let faults = started.faults.join("\n");
+    assert!(faults.contains("it stays as it is"), "{faults}");
+    hand_over(&mut started.recorder, &kill(clock::boottime(), 1));
+    finish(started);
+    assert_eq!(place.records().len(), 1);
+    assert_eq!(fs::read_link(&counts).unwrap(), counts);
 }
