@@ -285,6 +285,12 @@ impl Sweeper {
         figures: &BTreeMap<PodUid, PodFigures>,
         is_relaxed: &dyn Fn(&PodUid, &str) -> Option<bool>,
     ) {
+        let booted_at = |it: &StatsSnapshot| it.machine.booted_at;
+        let before = self.last.as_deref().and_then(booted_at);
+        if let Some((from, to)) = before.zip(booted_at(&snapshot)).filter(|(a, b)| a != b) {
+            let uptime = clock::boottime();
+            self.parts.metrics.clock_was_set(from, to, uptime);
+        }
         let stalls = self.stalls_of(&snapshot, figures);
         self.show_memory(&snapshot, &stalls, is_relaxed);
         self.parts

@@ -12,6 +12,7 @@ use super::identity::{self, ContainerLabels, Identity};
 use super::series::{GaugeVec, IntCounterVec, Series, SeriesVec};
 use super::{Awaited, Metrics, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries, as_count};
+use crate::model::time::WallTime;
 use crate::model::workload::Workload;
 
 fn counters(oom: &OomFamilies) -> [&IntCounterVec; 8] {
@@ -91,6 +92,24 @@ impl Metrics {
             for (labels, value) in series(family, saved, identity) {
                 let time = family.with_label_values(&labels);
                 time.set(time.get().max(value));
+            }
+        }
+    }
+
+    /// The clock was set: by it the boot, `uptime` ago, was at `from`, and is at `to`. Times of kills since the boot are
+    /// those of the clock as it goes now.
+    pub fn clock_was_set(&self, from: WallTime, to: WallTime, uptime: Duration) {
+        let _counting = self.counting();
+        let seconds = |at: WallTime| at.since_epoch().as_secs_f64();
+        let (from, to) = (seconds(from), seconds(to));
+        let since_boot = from..=from + uptime.as_secs_f64();
+        for family in times(&self.shared.oom) {
+            let mut now = SavedCounts::default();
+            save(family, |it| it.get_gauge().get_value(), &mut now);
+            for (labels, at) in series(family, &now, self.shared.identity) {
+                if since_boot.contains(&at) {
+                    family.with_label_values(&labels).set(at - from + to);
+                }
             }
         }
     }

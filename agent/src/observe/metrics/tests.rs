@@ -591,6 +591,34 @@ fn counts_of_oom_kills_go_on_in_the_next_agent() {
     );
 }
 
+/// An alert compares it with the time of Prometheus.
+#[test]
+fn the_time_of_the_last_kill_follows_a_clock_that_is_set() {
+    let metrics = Metrics::default();
+    let record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
+    let kill = event.time.since_epoch();
+    let container = r#"{container="main",namespace="default",pod="hungry"}"#;
+    let last = format!("ballast_oom_last_kill_timestamp_seconds{container}");
+    let shows = |at: Duration| check(&metrics, &[(&last, Some(at.as_secs_f64()))]);
+    let minute = Duration::from_secs(60);
+    let set = |from: Duration, to: Duration, uptime| {
+        let at = WallTime::from_epoch;
+        metrics.clock_was_set(at(from), at(to), uptime);
+    };
+    // Of a boot before, and by a clock that was set already.
+    set(kill + minute, kill + 9 * minute, 5 * minute);
+    set(kill - 9 * minute, kill, 5 * minute);
+    shows(kill);
+    // NTP finds the clock a year late, and later an hour early.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    set(kill - minute, kill - minute + year, 2 * minute);
+    shows(kill + year);
+    set(kill + year - minute, kill + year - 61 * minute, 2 * minute);
+    shows(kill + year - 60 * minute);
+}
+
 #[test]
 fn counts_that_another_agent_saved_make_no_new_series() {
     let saved = r#"{"ballast_oom_kills_total": [{"labels": {"pod": "x"}, "value": 1}],

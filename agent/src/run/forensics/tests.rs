@@ -320,11 +320,11 @@ fn counts_that_could_not_be_saved_are_tried_again() {
     let place = Place::new("again");
     let (_recorder, kills) = recorder();
     let (mut keeper, _asked, _read) = place.keeper(&Metrics::default());
-    keeper.counts = place.0.path("away/counts");
+    keeper.counts = Some(place.0.path("away/counts"));
     keeper.save_soon();
     keeper.save_counts_if_due(Duration::MAX, &kills);
     assert_eq!(keeper.counts_due, Some(keeper.counts_saved + AGAIN));
-    keeper.counts = place.0.path(COUNTS);
+    keeper.counts = Some(place.0.path(COUNTS));
     keeper.save_counts_if_due(Duration::MAX, &kills);
     assert_eq!(keeper.counts_due, None);
     assert!(place.0.path(COUNTS).exists());
