@@ -168,6 +168,10 @@ impl OomAttribution {
         (!is_within || nested).then_some(OomGroup {
             container: &container.path,
             is_whole: !is_within,
+            limit: self.limit.as_ref().filter(|it| it.is_exact).and_then(|it| {
+                let owner = it.owner.as_ref()?;
+                Some(&owner.path)
+            }),
             nested: nested.then_some(victims),
         })
     }
@@ -178,8 +182,10 @@ impl OomAttribution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomGroup<'a> {
     pub container: &'a CgroupPath,
-    /// Its own is among them.
+    /// Its own is among them, and those above it up to `limit`.
     pub is_whole: bool,
+    /// `None`: up to the root.
+    pub limit: Option<&'a CgroupPath>,
     /// One right below it: crun puts processes, limits and this file there.
     pub nested: Option<CgroupId>,
 }

@@ -7,6 +7,7 @@
 //! tells what was missed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -266,18 +267,23 @@ impl KillCounts {
         }
     }
 
-    /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does.
+    /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does. Where all of a
+    /// cgroup above went, the kernel counts that up there alone, and the first victim twice all the same.
     fn unambiguous(&self, count: OomCount, path: impl FnOnce() -> Option<CgroupPath>) -> OomCount {
-        if !count.is_ambiguous() {
+        let trees = self.trees.get().filter(|it| it.unified && count.kills > 0);
+        let Some((trees, path)) = trees.and_then(|it| Some((it, path()?))) else {
             return count;
-        }
-        let is_whole = || oom_counters::goes_as_a_whole(self.trees.get()?, &path()?);
-        match is_whole() {
-            Some(false) => OomCount {
-                group_kills: Some(0),
-                ..count
-            },
-            Some(true) | None => count,
+        };
+        let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
+        let mut above = iter::successors(path.parent(), CgroupPath::parent);
+        let group_kills = match count.group_kills {
+            None if goes(&path) == Some(false) => Some(0),
+            Some(0) if above.any(|it| goes(&it) == Some(true)) => None,
+            known => known,
+        };
+        OomCount {
+            group_kills,
+            ..count
         }
     }
 
@@ -297,11 +303,18 @@ impl KillCounts {
             return Some(false);
         }
         let container = group.container;
-        let whole = || oom_counters::goes_as_a_whole(trees, container);
+        let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
+        let above = iter::successors(container.parent(), CgroupPath::parent);
+        let is_in_limit =
+            |it: &CgroupPath| group.limit.is_none_or(|limit| it.below(limit).is_some());
+        let mut above = above.take_while(is_in_limit);
         let nested = |id| oom_counters::child_goes_as_a_whole(trees, container, id);
-        let (whole, nested) = (group.is_whole.then(whole), group.nested.map(nested));
+        let whole = group.is_whole.then(|| goes(container));
+        let nested = group.nested.map(nested);
         let answers = || whole.into_iter().chain(nested);
-        if answers().any(|it| it == Some(true)) {
+        if answers().any(|it| it == Some(true))
+            || group.is_whole && above.any(|it| goes(&it) == Some(true))
+        {
             Some(true)
         } else if answers().all(|it| it == Some(false)) {
             Some(false)

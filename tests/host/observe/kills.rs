@@ -528,6 +528,40 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     })
 }
 
+/// The kernel counts that at the pod, and the first victim twice in its container (v2).
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_of_a_whole_pod_is_counted_once_a_process() -> Result<()> {
+    everywhere("wholepod", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        pod.limit(LIMIT)?;
+        let is_group = cgroup::is_unified();
+        let n: u16 = match is_group {
+            true => {
+                cgroup::write("memory", &pod.path, "memory.oom.group", "1")?;
+                3
+            }
+            false => 1,
+        };
+        let idle = pod.container(Naming::Containerd, 39)?;
+        let _idle = idle.run("exec sleep 3600")?;
+        let container = pod.container(Naming::Containerd, 40)?;
+        let _program = container.run(&format!("{EATER}; exec sleep 3600"))?;
+        for kill in wait_kills(agent, n.into())? {
+            let victim = &oom_detail(&kill)?.victim;
+            assert_eq!(victim.ends_container(), Some(is_group), "{kill:#?}");
+        }
+        let check = || {
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            let counted = page.sum("ballast_oom_kills_total", &[("pod_uid", UID)]);
+            ensure!(counted == f64::from(n), "{counted} kills of {n}");
+            Ok(())
+        };
+        until("they are counted", check)?;
+        thread::sleep(2 * GRACE);
+        check()
+    })
+}
+
 /// As crun has it: a container's processes, its limit and what says that they go together are in a cgroup below its own.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_of_a_group_below_the_containers_cgroup_ends_the_container() -> Result<()> {
