@@ -243,3 +243,53 @@ fn a_limit_that_is_refused_keeps_no_neighbour_from_starting() -> Result<()> {
     assert_eq!(after.oom_kills, 0);
     Ok(())
 }
+
+/// The manifest of a running pod is edited while no agent runs, and something else cannot be read when the next one
+/// starts: not everything is known then, and still no pod runs twice.
+#[cfg_attr(feature = "privileged", test)]
+fn an_edit_beside_a_fault_does_not_run_beside_what_it_edits() -> Result<()> {
+    let web = |seconds: u32| {
+        let app = Container::new("app", &["sleep", &seconds.to_string()]);
+        Manifest::new("web").container(app)
+    };
+    let mut agent = Agent::new("twice")?.with_quick_passes();
+    agent.start()?;
+    agent.put(&web(3601))?;
+    let first = agent.wait_pod("web", "runs", is_running)?;
+    agent.kill()?;
+    agent.put(&web(3602))?;
+    agent.put_file("broken.yaml", "kind: [")?;
+    agent.start()?;
+    let status = agent.wait("the edit runs alone", |it| match &*it.pods {
+        [only] => only.uid != first.uid && is_running(only),
+        _ => false,
+    })?;
+    let second = &status.pods[0];
+    let pid = pid_of(&first, "app").context("it ran")?;
+    // Nobody may collect it.
+    ensure!(
+        command(pid).unwrap_or_default().is_empty(),
+        "the first runs on"
+    );
+    // Its own manifest is broken, and a copy of what it was lies beside it.
+    agent.kill()?;
+    agent.put_file("web.yaml", "kind: [")?;
+    agent.put_file("web-old.yaml", &web(3603).to_string())?;
+    agent.start()?;
+    let status = agent.wait_full_passes(2)?;
+    let pids: Vec<_> = status.pods.iter().map(|it| pid_of(it, "app")).collect();
+    assert_eq!(pids, [pid_of(second, "app")]);
+    // Mended, it is the same pod as before.
+    agent.put(&web(3602))?;
+    fs::remove_file(agent.dir.join("pods/web-old.yaml"))?;
+    agent.put_file(
+        "broken.yaml",
+        &Manifest::new("other")
+            .container(Container::idle("app"))
+            .to_string(),
+    )?;
+    agent.wait_pod("other", "runs", is_running)?;
+    let after = agent.wait_pod("web", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(second, "app"));
+    Ok(())
+}

@@ -64,6 +64,7 @@ impl Loop {
         wanted.retain(|uid, pod| !undecided.is_unread(uid) && !undecided.runs(&pod.full_name()));
         let mut going = Vec::new();
         let mut known = Vec::new();
+        let mut staying = BTreeMap::new();
         for (uid, entry) in &mut self.pods {
             if let Some(pod) = wanted.remove(uid) {
                 entry.is_confirmed = true;
@@ -77,10 +78,31 @@ impl Loop {
                 if let Some(digest) = &origin.digest {
                     known.push((pod, digest.clone()));
                 }
-            } else if entry.state.deletion.is_none() && (scan.is_complete || entry.is_confirmed) {
-                going.push(uid.clone());
+            } else if entry.state.deletion.is_none() {
+                match scan.is_complete || entry.is_confirmed {
+                    true => going.push(uid.clone()),
+                    false => {
+                        staying.insert(entry.state.pod.full_name(), uid.clone());
+                    }
+                }
             }
         }
+        wanted.retain(|uid, pod| {
+            let Some(before) = staying.get(&pod.full_name()) else {
+                return true;
+            };
+            // Of two of one name one runs: another definition of the same file is the edit of what goes on, and of
+            // another file nobody knows.
+            let file = self
+                .pods
+                .get(before)
+                .and_then(|it| it.state.manifest.as_ref());
+            let is_edit = file.is_some() && file == scan.origins.get(uid).map(|it| &it.file);
+            if is_edit {
+                going.push(before.clone());
+            }
+            is_edit
+        });
         for uid in going {
             self.delete_pod(&uid, now);
         }
