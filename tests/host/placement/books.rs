@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use ballast::model::cpuset::CpuSet;
@@ -35,6 +36,35 @@ fn start_pods(agent: &Agent) -> Result<(PodEntry, PodEntry)> {
     let pinned = agent.wait_pod("pinned", "runs", is_running)?;
     let shared = agent.wait_pod("shared", "runs", is_running)?;
     Ok((pinned, shared))
+}
+
+/// As those of an agent whose state is gone, or of a kubelet that is down.
+#[cfg_attr(feature = "privileged", test)]
+fn what_pods_of_others_hold_is_theirs_while_they_run() -> Result<()> {
+    let mut agent = agent("others")?.with_quick_passes();
+    agent.start()?;
+    let (pinned, shared) = start_pods(&agent)?;
+    agent.kill()?;
+    for directory in ["pods", "containers"] {
+        fs::remove_dir_all(agent.state().join(directory))?;
+    }
+    for pod in [&pinned, &shared] {
+        fs::remove_file(agent.dir.join(format!("pods/{}.yaml", pod.name)))?;
+    }
+    agent.start()?;
+    agent.wait_full_passes(2)?;
+    assert!(agent.status()?.pods.is_empty());
+    let own = held(&cpu_books(&agent)?, &pinned, "app").context("its CPU was taken")?;
+    assert_eq!(kernel_cpus(&pinned, "app")?, own);
+    for pod in [&pinned, &shared] {
+        let pid = pid_of(pod, "app").context("it ran")?;
+        Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()?;
+    }
+    agent.wait_for("its CPU is free", || {
+        Ok(held(&cpu_books(&agent)?, &pinned, "app").is_none())
+    })
 }
 
 /// The CPUs that a pod of [`start_pods`] has alone, after looking at all that depends on them.

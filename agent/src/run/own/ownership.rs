@@ -16,7 +16,7 @@ use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::PodUid;
-use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::kube_tree::pods_of_kubelet;
 use crate::sys::{FsError, Root};
 
@@ -28,8 +28,8 @@ pub(super) struct Ownership {
     aside: BTreeSet<PodUid>,
     /// Pod cgroups of others, as they were found last.
     unknown: BTreeSet<CgroupPath>,
-    /// The same, as the last full pass has found them.
-    strangers: BTreeMap<CgroupPath, PodUid>,
+    /// The same, as the last full pass has found them. `None`: none could look yet.
+    strangers: Option<BTreeMap<CgroupPath, PodUid>>,
     /// Where pods run that a kubelet with the systemd driver has started, as the last full pass has found them. This
     /// agent makes nothing there.
     of_kubelet: BTreeMap<PodUid, BTreeSet<CgroupPath>>,
@@ -101,7 +101,7 @@ impl Loop {
         if self.ownership.has(uid) && is_known || entry.state.deletion.is_some() {
             return false;
         }
-        let strangers = self.ownership.strangers.iter();
+        let strangers = self.ownership.strangers.iter().flatten();
         let by_another_class = strangers.filter(|(_, it)| *it == uid).map(|(it, _)| it);
         let below = std::iter::once(&entry.cgroup).chain(by_another_class);
         let below = below.map(|it| (it, "end them, or set pods.removeUnknownCgroups"));
@@ -143,9 +143,16 @@ impl Loop {
 
     /// Finds the pod cgroups of others, and those of a kubelet that lie elsewhere.
     pub(super) fn look_for_strangers(&mut self) {
-        let mut strangers = self.pod_cgroups_there();
-        strangers.retain(|(_, uid)| !self.ownership.has(uid));
-        self.ownership.strangers = strangers.into_iter().collect();
+        match self.pod_cgroups_there() {
+            Ok(there) => {
+                let strangers = there
+                    .into_iter()
+                    .filter(|(_, uid)| !self.ownership.has(uid));
+                self.ownership.strangers = Some(strangers.collect());
+            }
+            // Those that were there may be there still.
+            Err(error) => warn_unlisted(&error),
+        }
         let root = &self.config.kubelet.cgroup_root;
         match pods_of_kubelet(&self.node.reader, root, CgroupDriver::Systemd) {
             Ok(pods) => self.ownership.of_kubelet = pods,
@@ -158,6 +165,18 @@ impl Loop {
         }
     }
 
+    /// Whether a pod that is none of this agent runs: what it was given is its own until then.
+    pub(super) fn runs_for_others(&self, uid: &PodUid) -> bool {
+        let strangers = self.ownership.strangers.iter().flatten();
+        let strangers = strangers.filter(|(_, it)| *it == uid).map(|(it, _)| it);
+        let of_kubelet = self.ownership.of_kubelet.get(uid).into_iter().flatten();
+        let mut places = strangers.chain(of_kubelet);
+        places.any(|it| {
+            let pids = self.node.reader.pids(it);
+            pids.map_or(true, |it| !it.is_empty())
+        })
+    }
+
     /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a
     /// while.
     pub(super) fn spare_strangers(
@@ -168,8 +187,9 @@ impl Loop {
         let mut spared = BTreeSet::new();
         for cgroup in wanted {
             let path = cgroup.path.clone();
-            let mut strangers = self.ownership.strangers.keys();
-            let holds_some = strangers.any(|it| it.below(&path).is_some());
+            let strangers = self.ownership.strangers.as_ref();
+            let holds_some =
+                strangers.is_none_or(|them| them.keys().any(|it| it.below(&path).is_some()));
             if !holds_some || !self.hands.is_node_level(&path) {
                 continue;
             }
@@ -190,6 +210,13 @@ impl Loop {
     /// Looks for cgroups below kubepods that belong to no pod: what an agent of this state directory
     /// has left is killed and removed, others are told once, counted and left.
     pub(super) fn look_for_unknown(&mut self, now: Duration) {
+        let there = match self.pod_cgroups_there() {
+            Ok(there) => there,
+            Err(error) => {
+                warn_unlisted(&error);
+                return;
+            }
+        };
         let known: BTreeSet<CgroupPath> = self
             .pods
             .values()
@@ -202,7 +229,7 @@ impl Loop {
         let mut present = BTreeSet::new();
         // A manifest that cannot be read may be that of a pod whose record cannot be read either.
         let knows_all_pods = self.manifest_state.is_complete;
-        for (pod, uid) in self.pod_cgroups_there() {
+        for (pod, uid) in there {
             let is_occupied = |it: &PodEntry| it.occupied.is_some();
             let is_left = self.pods.get(&uid).is_some_and(is_occupied);
             let is_ours = self.ownership.has(&uid) && !is_left;
@@ -254,7 +281,11 @@ impl Loop {
         known: &BTreeSet<CgroupPath>,
         now: Duration,
     ) {
-        for container in self.children(pod) {
+        let containers = self.children(pod).unwrap_or_else(|error| {
+            warn_unlisted(&error);
+            Vec::new()
+        });
+        for container in containers {
             if !known.contains(&container) {
                 self.told.orphan(&container);
                 self.removals.insert(container, now);
@@ -263,30 +294,32 @@ impl Loop {
     }
 
     /// The cgroups of pods that there are, whoever made them.
-    fn pod_cgroups_there(&self) -> Vec<(CgroupPath, PodUid)> {
-        let classes = self.hands.plan.qos_cgroups();
-        let children = classes.iter().flat_map(|it| self.children(it));
-        let with_uid = children.filter_map(|pod| {
-            let uid = uid_of(pod.last()?)?;
-            Some((pod, uid))
-        });
-        with_uid.collect()
+    fn pod_cgroups_there(&self) -> Result<Vec<(CgroupPath, PodUid)>, ReadError> {
+        let mut there = Vec::new();
+        for class in self.hands.plan.qos_cgroups() {
+            let children = self.children(&class)?.into_iter();
+            there.extend(children.filter_map(|pod| {
+                let uid = uid_of(pod.last()?)?;
+                Some((pod, uid))
+            }));
+        }
+        Ok(there)
     }
 
-    fn children(&self, parent: &CgroupPath) -> Vec<CgroupPath> {
-        match self.node.reader.children(parent) {
-            Ok(children) => children
-                .iter()
-                // A name that is none of ours cannot be of ours.
-                .filter(|child| CgroupName::new([child.as_str()]).is_ok())
-                .filter_map(|child| parent.join(child).ok())
-                .collect(),
-            Err(error) => {
-                tracing::warn!(error = crate::observe::chain(&error), "list cgroups");
-                Vec::new()
-            }
-        }
+    fn children(&self, parent: &CgroupPath) -> Result<Vec<CgroupPath>, ReadError> {
+        let children = self.node.reader.children(parent)?;
+        // A name that is none of ours cannot be of ours.
+        let children = children
+            .iter()
+            .filter(|child| CgroupName::new([child.as_str()]).is_ok());
+        Ok(children
+            .filter_map(|child| parent.join(child).ok())
+            .collect())
     }
+}
+
+fn warn_unlisted(error: &ReadError) {
+    tracing::warn!(error = crate::observe::chain(error), "list cgroups");
 }
 
 /// Why nothing is started for a pod that has this cgroup. `None`: nobody runs in it.

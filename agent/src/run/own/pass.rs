@@ -119,13 +119,13 @@ impl Loop {
         // Who decides first takes what there is.
         entries.sort_by_key(|it| pods::claim(it, self.own.compat));
         let uids: Vec<PodUid> = entries.iter().map(|it| it.uid().clone()).collect();
-        self.sweep_placement();
         if scope == Scope::All {
             self.look_for_strangers();
             self.give_up_pre_starts(started);
             self.expire_devices(started);
             self.look_for_escapes();
         }
+        self.sweep_placement();
         let mut starts = Vec::new();
         for uid in &uids {
             if self.begins(uid) {

@@ -619,12 +619,13 @@ impl Loop {
         for uid in over {
             self.close(&uid);
         }
-        if !self.has_stale_holders() {
+        let others = self.other_holders();
+        if !self.has_stale_holders(&others) {
             return;
         }
-        let (pods, undecided) = (&self.pods, &self.undecided);
+        let pods = &self.pods;
         self.placement.managers.retain(|uid, container| {
-            if undecided.has(uid) {
+            if others.contains(uid) {
                 return true;
             }
             pods.get(uid).is_some_and(|entry| {

@@ -276,14 +276,21 @@ impl Loop {
         })
     }
 
+    /// Pods that are over or gone and hold something all the same: of which nobody knows yet, or that run for others.
+    pub(super) fn other_holders(&self) -> BTreeSet<PodUid> {
+        let holders = self.placement.managers.holders().into_iter();
+        let others = holders.filter(|it| {
+            self.undecided.has(it) || !self.pods.contains_key(it) && self.runs_for_others(it)
+        });
+        others.cloned().collect()
+    }
+
     /// Pods that hold something and are over or gone.
-    pub(super) fn has_stale_holders(&self) -> bool {
-        let managers = &self.placement.managers;
-        let holders: BTreeSet<&PodUid> = managers.holders();
-        let mut holders = holders.into_iter().filter(|it| !self.undecided.has(it));
+    pub(super) fn has_stale_holders(&self, others: &BTreeSet<PodUid>) -> bool {
+        let mut holders = self.placement.managers.holders().into_iter();
         holders.any(|uid| {
             let entry = self.pods.get(uid);
-            entry.is_none_or(|entry| !super::holds(entry))
+            !others.contains(uid) && entry.is_none_or(|entry| !super::holds(entry))
         })
     }
 }
