@@ -10,7 +10,7 @@ use ballast_tests::cgroup::{self, kernel_kills};
 use ballast_tests::cgroup_writes::Watch;
 use ballast_tests::cluster::{Namespace, asking, pod_spec, restart, text};
 use ballast_tests::scrape;
-use ballast_tests::wait::{patience, until};
+use ballast_tests::wait::{patience, until, until_within};
 use serde_json::{Value, json};
 
 use super::kills::{is_running, stays};
@@ -69,7 +69,8 @@ fn kills_while_the_neighbours_are_restarted_are_counted_and_told_once() -> Resul
         restart(program)?;
     }
     check_counted(&agent, "restarts", N)?;
-    until("all are told", || {
+    // The last of them wait until it is time for the next write.
+    until_within(5 * patience(), "all are told", || {
         let told = told(&namespace)?;
         ensure!(told.get("storm") == Some(&u64::from(N)), "{told:?}");
         Ok(())

@@ -69,9 +69,10 @@ fn forty_kills_of_a_container_are_one_object_that_is_written_seldom() {
             writes.push(write);
         }
     }
-    assert_eq!(outbox.wake(), Some(GAP), "the rest comes with the next one");
-    assert_eq!(outbox.next(GAP - Duration::from_millis(1)), None);
-    writes.push(written(&mut outbox, GAP));
+    let gap = FIRST_GAP;
+    assert_eq!(outbox.wake(), Some(gap), "the rest comes with the next one");
+    assert_eq!(outbox.next(gap - Duration::from_millis(1)), None);
+    writes.push(written(&mut outbox, gap));
     let shown: Vec<_> = writes.iter().map(|it| (it.kind, it.count)).collect();
     assert_eq!(shown, [(WriteKind::Create, 1), (WriteKind::Patch, 40)]);
     assert_eq!(writes[0].message, "worker0 was killed");
@@ -83,6 +84,78 @@ fn forty_kills_of_a_container_are_one_object_that_is_written_seldom() {
     assert_eq!(writes[1].details["comm"], "worker4");
     assert_eq!(outbox.wake(), None);
     assert_eq!(counts(&outbox, Reason::OomKilledChild), [40, 0, 0]);
+}
+
+/// A container is killed every second, `n` times, and each kill is told after `late` seconds. Gives when its object is
+/// written, in seconds, and the counts.
+fn series(outbox: &mut Outbox, n: u64, late: u64) -> Vec<(u64, u64)> {
+    let mut writes = Vec::new();
+    for second in 0..n {
+        let now = seconds(second + late);
+        outbox.take(kill("shop", "worker", second), now);
+        if outbox.wake() <= Some(now) {
+            writes.push((now.as_secs(), written(outbox, now).count));
+        }
+    }
+    writes
+}
+
+#[test]
+fn a_series_that_goes_on_is_written_ever_more_seldom() {
+    const DAY: u64 = 86_400;
+    let mut outbox = Outbox::new(seconds(0));
+    let writes = series(&mut outbox, DAY, 0);
+    let is_whole = |(at, count): &(u64, u64)| *count == at + 1;
+    assert!(writes.iter().all(is_whole), "{writes:?}");
+    let gaps: Vec<u64> = writes.windows(2).map(|it| it[1].0 - it[0].0).collect();
+    assert_eq!(gaps[..6], [10, 20, 40, 80, 160, 300]);
+    assert!(gaps[6..].iter().all(|it| *it == 300), "{gaps:?}");
+    assert!(writes.len() < 300, "{} writes", writes.len());
+    // The rest comes by itself.
+    let end = outbox.wake().expect("some wait");
+    assert!(end < seconds(DAY + 300), "{end:?}");
+    assert_eq!(written(&mut outbox, end).count, DAY);
+    assert_eq!(outbox.wake(), None);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [DAY, 0, 0]);
+}
+
+/// `quiet`: seconds without a kill in a series that is written seldom. Two kills come then: the first is written at once,
+/// and the second waits so long.
+#[track_caller]
+fn check_quiet(quiet: u64, wait: Duration) {
+    const N: u64 = 1_000;
+    let mut outbox = Outbox::new(seconds(0));
+    series(&mut outbox, N, 0);
+    let end = outbox.wake().expect("some wait");
+    written(&mut outbox, end);
+    let again = N - 1 + quiet;
+    outbox.take(kill("shop", "worker", again), seconds(again));
+    written(&mut outbox, seconds(again));
+    outbox.take(kill("shop", "worker", again), seconds(again));
+    assert_eq!(outbox.wake(), Some(seconds(again) + wait), "{quiet}");
+}
+
+#[test]
+fn a_series_that_was_quiet_begins_anew() {
+    check_quiet(OLD.as_secs(), LAST_GAP);
+    check_quiet(OLD.as_secs() + 1, FIRST_GAP);
+}
+
+/// Kills in pods that nobody could name for long are told when they are almost old.
+#[test]
+fn what_waits_for_a_gap_is_not_given_up() {
+    let mut outbox = Outbox::new(seconds(0));
+    series(&mut outbox, 400, OLD.as_secs() - LATE.as_secs());
+    let end = outbox.wake().expect("some wait");
+    assert!(end > seconds(400) + OLD, "they get old meanwhile: {end:?}");
+    assert_eq!(written(&mut outbox, end).count, 400);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [400, 0, 0]);
+    // One that is refused then is.
+    outbox.take(kill("shop", "worker", 401), end);
+    let due = outbox.wake().expect("it waits");
+    fails(&mut outbox, "no right", due);
+    assert_eq!(outbox.next(due + FIRST_PAUSE), None);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [400, 0, 1]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::OLD;
+use super::{LATE, OLD};
 use crate::decide::naming::Names;
 use crate::model::kube_event::{Regarding, Write};
 use crate::model::record::Event;
@@ -11,7 +11,7 @@ use crate::model::record::Event;
 const NAMED_BY: Duration = Duration::from_secs(2);
 
 /// Who has no name by now is told of by its UID, to the node, while it is news.
-const GIVEN_UP: Duration = OLD.saturating_sub(Duration::from_secs(60));
+const GIVEN_UP: Duration = OLD.saturating_sub(LATE);
 
 /// Of more the oldest wait no longer.
 const MAX_WAITING: usize = 1_000;

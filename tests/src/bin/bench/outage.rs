@@ -81,6 +81,12 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         ensure!(told - told_before >= kills, "{told} of {kills}");
         Ok(renewed.elapsed())
     })?;
+    namespace.kubectl(&["delete", "pod", "grower"], None)?;
+    until_within(FOUND, "the last kills are told", || {
+        let (told, kills) = (told(&namespace)?, kernel_kills()? - before);
+        ensure!(told - told_before >= kills, "{told} of {kills}");
+        Ok(())
+    })?;
     // None is told twice.
     thread::sleep(Duration::from_secs(10));
     seen.look()?;
