@@ -1,4 +1,5 @@
-//! `cargo xtask cri`: the agent's messages of CRI beside the proto that Kubernetes publishes.
+//! `cargo xtask cri`: the agent's messages of CRI beside the proto that Kubernetes publishes. The lane `cluster` begins
+//! with it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -24,7 +24,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::machine::Machine;
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{cluster, fuzz, monitoring, reference, setup, tidy, vm, workspace};
+use crate::{cluster, cri, fuzz, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
 use host::Part;
 use programs::{Artifact, HostPrograms, Programs, Wanted};
@@ -451,6 +451,7 @@ impl Runner<'_> {
     }
 
     fn cluster(&mut self) -> Result<Outcome> {
+        cri::run(&cri::Arguments {})?;
         let programs = self.programs()?;
         let program = programs.target("cluster")?.clone();
         let agent = programs.bin(programs::AGENT)?;
