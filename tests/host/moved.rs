@@ -89,7 +89,9 @@ fn an_exported_pod_runs_whatever_its_status_said() -> Result<()> {
 /// explained.
 #[cfg_attr(feature = "privileged", test)]
 fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
-    let mut agent = Agent::new("moved-told")?.with_quick_passes();
+    let mut agent = Agent::new("moved-told")?
+        .with_quick_passes()
+        .with_kubelet("featureGates: {PodLevelResources: false}");
     agent.start()?;
     let odd = Container::idle("app")
         .with("livenessProbe", json!({"exec": {"command": ["true"]}}))
@@ -103,6 +105,7 @@ fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
             .container(odd)
             .with("hostname", json!("web"))
             .with("priorityClassName", json!("of-a-cluster"))
+            .with("resources", json!({"limits": {"memory": "64Mi"}}))
             .with("schedulerName", json!("another")),
     )?;
     let minor = [
@@ -112,6 +115,7 @@ fn what_a_manifest_asks_for_in_vain_is_told() -> Result<()> {
     let fields = [
         "spec.hostname",
         "spec.priorityClassName",
+        "spec.resources",
         "spec.containers[0].livenessProbe",
         "spec.containers[0].volumeMounts[0].mountPath",
         "spec.containers[0].volumeMounts[0].readOnly",

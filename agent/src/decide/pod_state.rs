@@ -11,14 +11,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::lifecycle::BackoffState;
-use crate::config::KubeletConfig;
 use crate::model::admission::Admission;
 use crate::model::container::{
     ContainerAction, ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason,
     PodPhase, SpecHash, Termination,
 };
 use crate::model::eviction::{Eviction, EvictionCause};
-use crate::model::pod::{Container, FieldFault, Pod, Redefinition, RestartPolicy};
+use crate::model::pod::{Container, Pod, Redefinition, RestartPolicy};
 use crate::model::time::WallTime;
 
 /// See the module.
@@ -53,18 +52,6 @@ pub struct PodState {
     /// Of them, those from before its last start.
     #[serde(default)]
     pub oom_kills_before: BTreeMap<String, u64>,
-}
-
-/// The pod as this node takes it: where the feature gate PodLevelResources is off, resources of the pod
-/// itself are left out, and that is among its warnings.
-pub fn accepted(mut pod: Pod, kubelet: &KubeletConfig) -> Pod {
-    if !kubelet.pod_level_resources && pod.resources.take().is_some() {
-        pod.warnings.push(FieldFault::new(
-            "spec.resources",
-            "ignored, the feature gate PodLevelResources is off",
-        ));
-    }
-    pod
 }
 
 /// A container that was started, as its own record tells.

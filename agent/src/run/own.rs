@@ -270,6 +270,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let manifests = ManifestDirectory::new(manifest_directory)
         .with_node_name(node.name.as_str())
         .with_believed_status(own.compat == Compat::Kubelet)
+        .with_pod_level_resources(config.kubelet.pod_level_resources)
         .with_witness(Arc::<Beginning>::clone(&beginning));
     // A full channel means that the loop has enough reason to look.
     let on_late = {

@@ -138,6 +138,7 @@ pub struct Origin {
 struct Reading {
     node_name: Option<String>,
     believes_status: bool,
+    leaves_out_pod_resources: bool,
 }
 
 /// A directory of manifests and what is known of it.
@@ -213,6 +214,13 @@ impl ManifestDirectory {
     #[must_use]
     pub fn with_believed_status(mut self, believes_status: bool) -> Self {
         self.reading.believes_status = believes_status;
+        self
+    }
+
+    /// Whether the feature gate PodLevelResources is on. Else resources of a pod itself are left out, with a warning.
+    #[must_use]
+    pub fn with_pod_level_resources(mut self, is_on: bool) -> Self {
+        self.reading.leaves_out_pod_resources = !is_on;
         self
     }
 

@@ -16,7 +16,7 @@ use super::{KERNEL_EVENTS, Loop};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
 use crate::decide::eviction::facts::pod_facts;
-use crate::decide::pod_state::{Begun, PodState, accepted};
+use crate::decide::pod_state::{Begun, PodState};
 use crate::decide::qos::qos_class;
 use crate::model::container::{self, ContainerState, SpecHash, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
@@ -309,8 +309,7 @@ impl Loop {
     pub(super) fn rebuild(&mut self, pod: &Pod, left: &[LeftContainer], now: Duration) {
         let begun: Vec<Begun> = left.iter().map(|it| begun(&it.record)).collect();
         let accepted_at = WallTime::from_epoch(clock::wall());
-        let pod = accepted(Pod::clone(pod), &self.config.kubelet);
-        let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
+        let state = PodState::rebuilt(pod.clone(), self.boot_id(), accepted_at, &begun, now);
         if let Some(mut entry) = self.entry_of(state) {
             self.go_on_after_logs(&mut entry);
             self.told.pod_rebuilt(&entry.pod_ref, begun.len());

@@ -18,7 +18,6 @@ use crate::decide::placement::devices::PluginAnswers;
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::decide::placement::record::decide;
 use crate::decide::placement::{admission::Outcome, tests::topology};
-use crate::decide::pod_state::accepted;
 use crate::decide::predicates;
 use crate::decide::qos::qos_class;
 use crate::decide::reserved::reserved_cgroups;
@@ -182,7 +181,8 @@ const CASES: &[Case] = &[
         "kubelet: {crashLoopBackOff: {maxContainerRestartPeriod: 9s}}",
         "kubelet: {crashLoopBackOff: {maxContainerRestartPeriod: 9s}, featureGates: {KubeletCrashLoopBackOffMax: false}}"),
     ("kubelet.featureGates.MemoryQoS", In("cgroups"), "", QOS),
-    ("kubelet.featureGates.PodLevelResources", In("cgroups"), "", "kubelet: {featureGates: {PodLevelResources: false}}"),
+    ("kubelet.featureGates.PodLevelResources", At(RUN, "with_pod_level_resources(config.kubelet.pod_level_resources)"), "",
+        "kubelet: {featureGates: {PodLevelResources: false}}"),
     ("kubelet.featureGates.PodLevelResourceManagers", In("placement"), STATIC,
         "kubelet: {cpuManagerPolicy: static, kubeReserved: {cpu: 1}, featureGates: {PodLevelResourceManagers: true}}"),
     ("kubelet.featureGates.QOSReserved", Refused,
@@ -314,7 +314,7 @@ fn allocatable(config: &Config) -> NodeAllocatable {
 
 /// Guaranteed with CPUs of its own, Guaranteed with an odd number of them, Burstable, and one with
 /// resources as a whole.
-fn pods(config: &Config) -> Vec<Pod> {
+fn pods() -> Vec<Pod> {
     let specs = [
         "app {req cpu=2 memory=1Gi lim cpu=2 memory=1Gi}",
         "app {req cpu=3 memory=9Gi lim cpu=3 memory=9Gi}",
@@ -324,7 +324,7 @@ fn pods(config: &Config) -> Vec<Pod> {
     let named = specs.iter().enumerate().map(|(i, spec)| {
         let mut pod = pod(spec);
         pod.uid = PodUid(format!("pod{i}"));
-        accepted(pod, &config.kubelet)
+        pod
     });
     named.collect()
 }
@@ -351,7 +351,7 @@ fn cgroups(config: &Config) -> String {
     };
     let reserved = reserved_cgroups(&config.kubelet, compat(config), &rules);
     let plan = hands::plan(&config.kubelet, compat(config), allocatable, facts, rules);
-    let pods = pods(config);
+    let pods = pods();
     let mut cgroups = plan.node_cgroups(&config.kubelet, &pods);
     cgroups.extend(reserved.into_iter().map(|it| it.cgroup));
     for pod in &pods {
@@ -408,7 +408,7 @@ fn placement(config: &Config) -> String {
         Err(error) => return error.to_string(),
     };
     let mut shown = String::new();
-    for pod in pods(config) {
+    for pod in pods() {
         match decide(&managers, &pod, &PluginAnswers::default()) {
             Outcome::Ask(question) => panic!("asks {question:?}"),
             Outcome::Decided(decided) => {

@@ -8,7 +8,7 @@ use super::Loop;
 use super::pods::PodEntry;
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
-use crate::decide::pod_state::{PodState, accepted};
+use crate::decide::pod_state::PodState;
 use crate::model::admission::{Admission, Refusal};
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid, Redefinition};
@@ -112,8 +112,7 @@ impl Loop {
         let boot_id = self.boot_id();
         for pod in wanted.into_values() {
             let accepted_at = WallTime::from_epoch(clock::wall());
-            let pod = accepted(Pod::clone(&pod), &self.config.kubelet);
-            let mut state = PodState::new(pod, boot_id.clone(), accepted_at);
+            let mut state = PodState::new(Pod::clone(&pod), boot_id.clone(), accepted_at);
             if let Some(origin) = scan.origins.get(&state.pod.uid).cloned() {
                 state.manifest = Some(origin.file);
                 state.digest = origin.digest;
@@ -159,15 +158,14 @@ impl Loop {
             entry.is_unsaved = true;
             return;
         }
-        let new = accepted(pod.clone(), &self.config.kubelet);
-        let change = self.change_of(&new);
+        let change = self.change_of(pod);
         let refusal = match &change {
             Change::None => None,
-            Change::InPlace(_) => self.lacks(&new, Ending::No),
-            Change::Anew(_) => self.lacks(&new, Ending::Yes),
+            Change::InPlace(_) => self.lacks(pod, Ending::No),
+            Change::Anew(_) => self.lacks(pod, Ending::Yes),
         };
         let at = WallTime::from_epoch(clock::wall());
-        let Some(entry) = self.pods.get_mut(&new.uid) else {
+        let Some(entry) = self.pods.get_mut(&pod.uid) else {
             return;
         };
         match (change, refusal) {
@@ -187,8 +185,8 @@ impl Loop {
             (Change::InPlace(fields), None) => {
                 let text = format!("has another definition now: {}", fields.join(", "));
                 self.told.redefined(&entry.pod_ref, text);
-                entry.facts = Arc::new(pod_facts(&new, entry.qos, self.own.compat));
-                entry.take(new, digest, Redefinition { at, fields });
+                entry.facts = Arc::new(pod_facts(pod, entry.qos, self.own.compat));
+                entry.take(pod.clone(), digest, Redefinition { at, fields });
                 self.ask_again(&pod.uid);
             }
             (Change::Anew(fields), None) => {
@@ -199,8 +197,8 @@ impl Loop {
                 self.told.redefined(&entry.pod_ref, text);
                 let redefinition = Redefinition { at, fields };
                 let ending = &mut self.manifest_state.ending_to_begin_anew;
-                ending.insert(new.uid.clone(), redefinition);
-                self.delete_pod(&new.uid, now);
+                ending.insert(pod.uid.clone(), redefinition);
+                self.delete_pod(&pod.uid, now);
             }
         }
     }

@@ -228,7 +228,12 @@ impl Parser<'_> {
             self.warn(place, name.as_ref(), &[fault]);
         }
         match Pod::from_v1(&typed, PodOrigin::Manifest) {
-            Ok(pod) => {
+            Ok(mut pod) => {
+                if self.reading.leaves_out_pod_resources && pod.resources.take().is_some() {
+                    let message = "is ignored: the feature gate PodLevelResources is off";
+                    pod.warnings
+                        .push(FieldFault::new("spec.resources", message));
+                }
                 self.warn(place, name.as_ref(), &pod.warnings);
                 self.found.pods.push(Definition {
                     document: place.document,

@@ -241,6 +241,32 @@ fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
 }
 
 #[test]
+fn resources_of_a_pod_that_are_left_out_are_told() {
+    let fixture = Fixture::new("pod-resources");
+    fixture.put(
+        "a.yaml",
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {resources: {limits: {memory: 1Gi}}, \
+         containers: [{name: c, command: [run]}]}}",
+    );
+    let has_resources = |scan: &ManifestScan| scan.pods.values().all(|it| it.resources.is_some());
+    let taken = fixture.scan();
+    assert_eq!(taken.faults, []);
+    assert_eq!(taken.warnings, []);
+    assert!(taken.pods.len() == 1 && has_resources(&taken), "{taken:?}");
+    let left_out = fixture.directory().with_pod_level_resources(false).scan();
+    assert_eq!(left_out.faults, []);
+    let told: Vec<String> = left_out.warnings.iter().map(short).collect();
+    let right = "spec.resources: is ignored: the feature gate PodLevelResources is off";
+    assert_eq!(
+        told,
+        [format!("a.yaml: document 1: pod default/web: {right}")]
+    );
+    assert!(!has_resources(&left_out), "{left_out:?}");
+    let uids = |scan: &ManifestScan| scan.pods.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(uids(&left_out), uids(&taken), "it is the same pod");
+}
+
+#[test]
 fn a_fault_names_file_document_pod_and_field() {
     for (text, right) in [
         (
