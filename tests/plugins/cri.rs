@@ -170,6 +170,40 @@ fn a_runtime_that_tells_no_events_is_asked_and_not_tried_again_and_again() {
     assert!(fake.n_lists() <= 3, "{} lists", fake.n_lists());
 }
 
+/// Lists and single questions are answered.
+#[test]
+fn a_runtime_that_refuses_its_events_gives_names_and_is_asked_for_them_again() {
+    let directory = Scratch::new("cri-refused").unwrap();
+    let fake = runtime(&directory, Manner::RefusesEvents);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("the list", |it| it.known.contains_key(&shop.sandbox));
+    heard.wait("it says so", |it| it.status.follows == Follows::Lists);
+    assert_eq!(
+        heard.status.events_refused.as_deref(),
+        Some("Unknown: no stream is let through")
+    );
+    assert!(heard.status.is_connected(), "{:?}", heard.status);
+    fake.add_container(&shop, "app", 0, &container_id(2));
+    cri.asker().ask(&container_id(2));
+    heard.wait("the answer", |it| it.known.contains_key(&container_id(2)));
+    wait_for("the second list", || Ok(fake.n_lists() >= 2)).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    assert!(fake.n_lists() <= 3, "{} lists", fake.n_lists());
+    heard.look();
+    assert!(heard.status.is_connected(), "{:?}", heard.status);
+    fake.behave(Manner::Events);
+    heard.wait("its events are followed", |it| {
+        it.status.follows == Follows::Events
+    });
+    assert_eq!(heard.status.events_refused, None);
+    assert_eq!(fake.n_subscribers(), 1);
+    fake.add_container(&shop, "main", 0, &container_id(3));
+    assert!(fake.tell(&shop, &container_id(3), patience()));
+    heard.wait("the event", |it| it.known.contains_key(&container_id(3)));
+}
+
 #[test]
 fn events_that_are_not_wanted_are_not_asked_for() {
     let directory = Scratch::new("cri-unwanted").unwrap();

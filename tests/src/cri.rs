@@ -49,6 +49,8 @@ pub enum Manner {
     Events,
     /// As CRI-O by default: the stream of events ends well and at once.
     NoEvents,
+    /// As a proxy that lets lists through, and no stream of events.
+    RefusesEvents,
     /// It takes calls and answers none.
     Silent,
     /// It tells events, and answers no question whom it knows.
@@ -425,8 +427,12 @@ impl ServerStreamingService<GetEventsRequest> for Subscriptions {
 
     fn call(&mut self, _: tonic::Request<GetEventsRequest>) -> Self::Future {
         let (sender, events) = mpsc::channel(KEPT);
-        if *lock(&self.0.manner) != Some(Manner::NoEvents) {
-            lock(&self.0.subscribers).push(sender);
+        match *lock(&self.0.manner) {
+            Some(Manner::NoEvents) => {}
+            Some(Manner::RefusesEvents) => {
+                return std::future::ready(Err(Status::unknown("no stream is let through")));
+            }
+            _ => lock(&self.0.subscribers).push(sender),
         }
         std::future::ready(Ok(tonic::Response::new(ReceiverStream::new(events))))
     }

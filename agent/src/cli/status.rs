@@ -104,11 +104,15 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
     );
     if let Some(whose) = node.runtime.as_ref().and_then(RuntimeStatus::runtime) {
         let at = node.runtime.as_ref().and_then(|it| it.endpoint.as_deref());
+        let refused = node.runtime.as_ref();
+        let refused = refused.and_then(|it| it.events_refused.as_deref());
+        let refused = refused.map(|it| format!(", which refuses its events: {}", printable(it)));
         line!(
             out,
-            "names from {} at {}",
+            "names from {} at {}{}",
             printable(&whose),
             printable(at.unwrap_or("?")),
+            refused.unwrap_or_default(),
         );
     }
     if let Some(status) = &node.api_server {

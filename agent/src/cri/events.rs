@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use tonic::{Code, Status};
 
 use super::endpoint::connect;
-use super::{MAX_ANSWER, Shared, meaning};
+use super::{DEADLINE, MAX_ANSWER, Shared, meaning};
 use crate::grpc::client::{Method, said};
 use crate::grpc::messages::cri::{ContainerEventResponse, GetEventsRequest, path};
 use crate::model::runtime_names::Identified;
@@ -33,7 +34,7 @@ const TICK: Duration = Duration::from_millis(200);
 const LATE: Duration = Duration::from_secs(1);
 
 /// A stream that ends well and so early, without an event, is that of a runtime that tells none (CRI-O, unless
-/// `enable_pod_events` is set).
+/// `enable_pod_events` is set). One that is refused so early is refused by whoever answers.
 const TELLS_NONE: Duration = Duration::from_secs(1);
 
 /// Why there will be no more events.
@@ -41,6 +42,8 @@ const TELLS_NONE: Duration = Duration::from_secs(1);
 pub(super) enum End {
     /// The runtime tells none.
     Unsupported,
+    /// The runtime, or who stands before it, refuses them: the code and the text of its answer. It may tell them later.
+    Refused(String),
     Failed(String),
 }
 
@@ -56,6 +59,8 @@ pub(super) struct Taken {
 /// Reads until it is dropped.
 pub(super) struct Events {
     queue: Arc<Queue>,
+    /// Boottime.
+    began: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +101,10 @@ impl Events {
                 drop(waiting);
                 shared.wake.notify_one();
             })?;
-        Ok(Self { queue })
+        Ok(Self {
+            queue,
+            began: clock::boottime(),
+        })
     }
 
     pub(super) fn take(&self) -> Taken {
@@ -113,6 +121,11 @@ impl Events {
         let seen = Duration::from_millis(self.queue.seen_ms.load(Ordering::Relaxed));
         now.saturating_sub(seen) > LATE
     }
+
+    /// A runtime that refuses its events has refused them by then.
+    pub(super) fn has_lasted(&self, now: Duration) -> bool {
+        now.saturating_sub(self.began) > DEADLINE + TELLS_NONE
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +134,10 @@ impl Events {
     pub(super) fn hanging(socket: UnixStream) -> Self {
         let queue = Arc::new(Queue::default());
         queue.waiting().socket = Some(socket);
-        Self { queue }
+        Self {
+            queue,
+            began: Duration::ZERO,
+        }
     }
 }
 
@@ -201,12 +217,25 @@ async fn read(endpoint: &Path, queue: &Queue, shared: &Shared) -> End {
 const NOT_WANTED: &str = "nobody follows its events";
 
 fn meaning_of(ended: Result<(), Status>, n_read: u64, lasted: Duration) -> End {
+    let has_told_none = n_read == 0 && lasted < TELLS_NONE;
     match ended {
-        Ok(()) if n_read == 0 && lasted < TELLS_NONE => End::Unsupported,
+        Ok(()) if has_told_none => End::Unsupported,
         Ok(()) => End::Failed("its stream of events ended".to_owned()),
         Err(status) if status.code() == Code::Unimplemented => End::Unsupported,
+        Err(status) if has_told_none && is_answer(&status) => {
+            End::Refused(format!("{:?}: {}", status.code(), said(&status)))
+        }
         Err(status) => End::Failed(format!("its stream of events ended: {}", said(&status))),
     }
+}
+
+/// Somebody has answered. Who is not there now has not, and an error of the connection has a source.
+fn is_answer(status: &Status) -> bool {
+    let is_away = matches!(
+        status.code(),
+        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded
+    );
+    !is_away && status.source().is_none()
 }
 
 fn milliseconds(of: Duration) -> u64 {
@@ -231,6 +260,33 @@ mod tests {
         let gone = Err(Status::unavailable("the connection is closed"));
         let text = "its stream of events ended: the connection is closed";
         assert_eq!(meaning_of(gone, 0, short), End::Failed(text.to_owned()));
+    }
+
+    /// Lists and single questions may be answered still.
+    #[test]
+    fn an_error_at_once_is_a_refusal_if_somebody_has_answered() {
+        let short = Duration::from_millis(3);
+        for (code, said) in [
+            (Code::Unknown, "Unknown: no events here"),
+            (Code::PermissionDenied, "PermissionDenied: no events here"),
+            (Code::Internal, "Internal: no events here"),
+        ] {
+            let refused = || Err(Status::new(code, "no events here"));
+            let end = meaning_of(refused(), 0, short);
+            assert_eq!(end, End::Refused(said.to_owned()));
+            for (n_read, lasted) in [(1, short), (0, TELLS_NONE)] {
+                let end = meaning_of(refused(), n_read, lasted);
+                assert!(matches!(end, End::Failed(_)), "{n_read} {lasted:?}");
+            }
+        }
+        let away = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded];
+        let away = away.map(|code| Status::new(code, "not now"));
+        let cut = Status::from_error(Box::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+        for status in away.into_iter().chain([cut]) {
+            let text = status.to_string();
+            let end = meaning_of(Err(status), 0, short);
+            assert!(matches!(end, End::Failed(_)), "{text}");
+        }
     }
 
     /// Of the sandbox `id`.
@@ -258,6 +314,7 @@ mod tests {
         }
         let events = Events {
             queue: Arc::new(queue),
+            began: Duration::ZERO,
         };
         let taken = events.take();
         assert_eq!((taken.events.len(), taken.n_dropped), (MAX_WAITING, 3));

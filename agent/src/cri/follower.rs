@@ -24,7 +24,8 @@ use crate::sys::clock;
 /// Between two lists that nothing asked for: the net below the events.
 const LIST_EVERY: Duration = Duration::from_secs(60);
 
-/// The same where the runtime tells no events. Each new id is asked for besides.
+/// The same where the runtime tells no events. Each new id is asked for besides, and with each list the events that
+/// were refused.
 const LIST_WITHOUT_EVENTS: Duration = Duration::from_secs(10);
 
 /// The stream of events has begun by then; who began between the first list and that is in the second.
@@ -328,7 +329,8 @@ impl Follower {
         left
     }
 
-    /// `events` is `None` if they are not wanted, and once it is known that the runtime tells none.
+    /// `events` is `None` if they are not wanted, once it is known that the runtime tells none, and between two lists
+    /// while it refuses them.
     async fn follow_lists(&mut self, found: &Found, events: &mut Option<Events>) -> Left {
         let shared = Arc::clone(&self.shared);
         let mut lists = Lists::new(clock::boottime());
@@ -350,6 +352,11 @@ impl Follower {
                 }
                 let whom = lists.begin(clock::boottime());
                 asking = Some(Box::pin(list(&found.channel, whom)));
+                if events.is_none() && status.events_refused.is_some() {
+                    let started = Events::start(found.endpoint.clone(), Arc::clone(&shared));
+                    // Else the next list has another one.
+                    *events = started.ok();
+                }
             }
             // One call at a time.
             let due = match asking {
@@ -378,9 +385,9 @@ impl Follower {
                 match answer {
                     Ok(listed) => {
                         self.take_list(listed);
-                        lists.answered(match events {
-                            Some(_) => LIST_EVERY,
-                            None => LIST_WITHOUT_EVENTS,
+                        lists.answered(match status.follows {
+                            Follows::Events => LIST_EVERY,
+                            Follows::Lists | Follows::Nothing => LIST_WITHOUT_EVENTS,
                         });
                         status.fault = None;
                     }
@@ -410,14 +417,18 @@ impl Follower {
                 lists.is_wanted = true;
                 status.dropped_events += taken.n_dropped;
             }
-            match &taken.end {
-                None => {}
-                Some(End::Unsupported) => {
-                    *events = None;
-                    lists.due = lists.due.min(lists.asked_at + LIST_WITHOUT_EVENTS);
-                    status.follows = Follows::Lists;
-                }
-                Some(End::Failed(why)) => return Left::Failed(why.clone()),
+            if let Some(end) = taken.end {
+                status.events_refused = match end {
+                    End::Unsupported => None,
+                    End::Refused(why) => Some(why),
+                    End::Failed(why) => return Left::Failed(why),
+                };
+                *events = None;
+                lists.due = lists.due.min(lists.asked_at + LIST_WITHOUT_EVENTS);
+                status.follows = Follows::Lists;
+            } else if status.events_refused.is_some() && reader.has_lasted(clock::boottime()) {
+                status.events_refused = None;
+                status.follows = Follows::Events;
             }
             if lists.are_known() {
                 self.set_status(status.clone());

@@ -43,6 +43,10 @@ pub struct RuntimeStatus {
     /// Why it gives no names now; those that it gave stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// Why it told no events when it was asked for them last: the code and the text of its refusal. `None`: it tells
+    /// them, it has none, or they are not wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_refused: Option<String>,
     /// Events that came faster than they were looked at, since the start. Each loss is answered by a list.
     #[serde(default)]
     pub dropped_events: u64,
@@ -56,7 +60,7 @@ pub enum Follows {
     #[default]
     Nothing,
     Events,
-    /// The runtime tells no events, or they are not wanted: it is asked for each new id, and for lists.
+    /// The runtime tells no events, refuses them, or they are not wanted: it is asked for each new id, and for lists.
     Lists,
 }
 

@@ -189,10 +189,13 @@ impl Loop {
         if status.is_connected() && (!was_connected || followed != Some(status.follows)) {
             let whose = status.runtime().unwrap_or_default();
             let at = status.endpoint.as_deref().unwrap_or_default();
-            let how = match status.follows {
-                Follows::Events => "its events are followed",
-                Follows::Lists | Follows::Nothing => {
-                    "its events are not followed, and it is asked for each new container"
+            let how = match (status.follows, &status.events_refused) {
+                (Follows::Events, _) => "its events are followed".to_owned(),
+                (_, None) => {
+                    "its events are not followed, and it is asked for each new container".to_owned()
+                }
+                (_, Some(why)) => {
+                    format!("it refuses its events and is asked for each new container: {why}")
                 }
             };
             let text = format!("names come from {whose} at {at}; {how}");
