@@ -9,8 +9,8 @@ use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{
-    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoByOperation, IoCounts, KnownPod,
-    KnownSandbox, NumaPages,
+    ContainerStats, DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoByOperation, IoCounts,
+    KnownPod, KnownSandbox, NumaPages, PodStats,
 };
 use ballast::model::time::WallTime;
 use ballast::sources::stats::StatsReader;
@@ -463,29 +463,100 @@ fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
     Ok(())
 }
 
+/// An instance that had used as much as `container`.
+fn ended(container: &ContainerStats, pod: &str, id: &str, at: Duration) -> Result<EndedContainer> {
+    let mut container = container.clone();
+    container.runtime_id = id.to_owned();
+    container.ended_at = Some(WallTime::from_epoch(at));
+    Ok(EndedContainer {
+        pod: Arc::new(PodRef {
+            namespace: "default".to_owned(),
+            name: pod.to_owned(),
+            uid: PodUid(pod.to_owned()),
+        }),
+        qos: QosClass::Burstable,
+        pod_cgroup: CgroupPath::new(format!("/kubepods/burstable/pod{pod}"))?,
+        pod_started_at: WallTime::from_epoch(Duration::ZERO),
+        at,
+        container,
+    })
+}
+
+#[test]
+fn what_ended_before_its_name_came_is_shown_in_its_pod() -> Result<()> {
+    let node = Node::new(Layout::V2)?;
+    let mut reader = node.reader()?;
+    let main = sweep(&mut reader, None).snapshot.pods[0].containers[0].clone();
+    let now = clock::boottime();
+    let unnamed = |pod: &str, id: &str| -> Result<EndedContainer> {
+        let mut ended = ended(&main, pod, id, now)?;
+        let uid = ended.pod.uid.clone();
+        let (namespace, name) = (String::new(), String::new());
+        ended.pod = Arc::new(PodRef {
+            namespace,
+            name,
+            uid,
+        });
+        ended.container.name.clear();
+        Ok(ended)
+    };
+    let shown = |reader: &mut StatsReader| -> Vec<[String; 3]> {
+        let all = sweep(reader, None).snapshot;
+        let of_pod = |pod: &PodStats| {
+            let name = pod.pod.name.clone();
+            let containers = pod.containers.iter().filter(|it| it.ended_at.is_some());
+            let shown = containers.map(|it| [name.clone(), it.name.clone(), it.runtime_id.clone()]);
+            shown.collect::<Vec<_>>()
+        };
+        assert!(all.pods.is_sorted_by_key(|it| &it.pod));
+        all.pods.iter().flat_map(of_pod).collect()
+    };
+    for (pod, id) in [("a", "one"), ("a", "pause"), ("gone", "another")] {
+        reader.show_ended(unnamed(pod, id)?);
+    }
+    let found = shown(&mut reader);
+    let expected = [["", "", "another"], ["a", "", "one"], ["a", "", "pause"]];
+    assert_eq!(found, expected.map(|it| it.map(str::to_owned)));
+    reader.amend_ended(|it| {
+        let mut named = PodRef::clone(&it.pod);
+        named.namespace = "default".to_owned();
+        named.name = named.uid.0.clone();
+        it.pod = Arc::new(named);
+        it.container.name = "main".to_owned();
+        it.container.runtime_id != "pause"
+    });
+    // Another look at one that has its name.
+    reader.show_ended(ended(&main, "gone", "another", now)?);
+    let found = shown(&mut reader);
+    let expected = [["a", "main", "one"], ["gone", "main", "another"]];
+    assert_eq!(found, expected.map(|it| it.map(str::to_owned)));
+    // The pod has its name first in what has ended.
+    let mut known = KnownPod::clone(&*pod("a")?);
+    let uid = known.pod.uid.clone();
+    let (namespace, name) = (String::new(), String::new());
+    known.pod = Arc::new(PodRef {
+        namespace,
+        name,
+        uid,
+    });
+    reader.keep([Arc::new(known)]);
+    let all = sweep(&mut reader, None).snapshot;
+    let pods: Vec<_> = all
+        .pods
+        .iter()
+        .map(|it| (&*it.pod.name, it.containers.len()))
+        .collect();
+    assert_eq!(pods, [("", 2), ("gone", 1)]);
+    Ok(())
+}
+
 #[test]
 fn what_ended_is_shown_for_two_minutes() -> Result<()> {
     let node = Node::new(Layout::V2)?;
     let mut reader = node.reader()?;
     let main = sweep(&mut reader, None).snapshot.pods[0].containers[0].clone();
     let now = clock::boottime();
-    let ended = |pod: &str, id: &str, at: Duration| -> Result<EndedContainer> {
-        let mut container = main.clone();
-        container.runtime_id = id.to_owned();
-        container.ended_at = Some(WallTime::from_epoch(at));
-        Ok(EndedContainer {
-            pod: Arc::new(PodRef {
-                namespace: "default".to_owned(),
-                name: pod.to_owned(),
-                uid: PodUid(pod.to_owned()),
-            }),
-            qos: QosClass::Burstable,
-            pod_cgroup: CgroupPath::new(format!("/kubepods/burstable/pod{pod}"))?,
-            pod_started_at: WallTime::from_epoch(Duration::ZERO),
-            at,
-            container,
-        })
-    };
+    let ended = |pod: &str, id: &str, at: Duration| ended(&main, pod, id, at);
     reader.show_ended(ended("a", "an-earlier-one", now)?);
     reader.show_ended(ended("b", "of-a-pod-that-is-gone", now)?);
     let long_ago = now.checked_sub(Duration::from_secs(120));

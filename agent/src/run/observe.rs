@@ -630,6 +630,8 @@ impl Loop {
             self.take_names(true);
         }
         known::name_kills(&self.tree);
+        let tree = &self.tree;
+        self.sweeper.amend_ended(|it| tree.name_ended(it));
         let readings = &self.tree.readings;
         let mut before = readings.pods();
         let booted_at = booted_at().unwrap_or_default();

@@ -222,6 +222,18 @@ impl Sweeper {
         self.pods = pods;
     }
 
+    fn take_ended(&mut self) {
+        for ended in std::mem::take(&mut *lock(&self.parts.readings.ended)) {
+            self.reader.show_ended(ended);
+        }
+    }
+
+    /// As [`StatsReader::amend_ended`], of all that have ended by now.
+    pub(super) fn amend_ended(&mut self, amend: impl FnMut(&mut EndedContainer) -> bool) {
+        self.take_ended();
+        self.reader.amend_ended(amend);
+    }
+
     /// Goes on with the sweep, or begins one, for a slice of at most `budget`. It is due until it is whole;
     /// then it is to be shown.
     pub(super) fn slice(&mut self, budget: Duration) -> Option<StatsSnapshot> {
@@ -233,9 +245,7 @@ impl Sweeper {
                 .store(false, Ordering::Relaxed);
         }
         self.keep();
-        for ended in std::mem::take(&mut *lock(&self.parts.readings.ended)) {
-            self.reader.show_ended(ended);
-        }
+        self.take_ended();
         let sweep = match self.reader.step(budget, self.last.as_deref()) {
             Progress::More => return None,
             Progress::Whole(sweep) => *sweep,

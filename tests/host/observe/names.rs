@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::EventRecord;
-use ballast::model::status::{ContainerEntry, Status};
+use ballast::model::status::{ContainerEntry, EntryState, Status};
 use ballast_tests::agent::Agent;
 use ballast_tests::cri::{FakeRuntime, Manner, RuntimePod, socket_in};
-use ballast_tests::kube::{Driver, KubeTree, Naming, container_id, makes_networks};
+use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id, makes_networks};
 use ballast_tests::scrape::{free_address, get, text};
 use ballast_tests::wait::{patience, until, wait_for};
 
@@ -268,6 +268,55 @@ fn a_container_that_lived_50_ms_is_named_after_its_end() -> Result<()> {
         has_line(&agent, &format!("{NAMED} 1"))
     })?;
     assert_eq!(sum(&agent)?, 1);
+    Ok(())
+}
+
+/// What it had used is shown for a while, and the name comes meanwhile: so does that it was a sandbox.
+#[cfg_attr(feature = "privileged", test)]
+fn what_is_named_after_its_end_is_shown_by_its_name() -> Result<()> {
+    let tree = KubeTree::new("ended", Driver::Cgroupfs)?;
+    let mut agent = agent("ended", &tree)?;
+    let fake = runtime(&agent, Manner::Events)?;
+    agent.start()?;
+    wait_for("its events are followed", || Ok(fake.n_subscribers() == 1))?;
+    let (pod, of_runtime) = (tree.pod(UID)?, shop(UID));
+    let mut made = Vec::new();
+    let mut programs = Vec::new();
+    for n in [1, SANDBOX] {
+        let container = pod.container(Naming::Containerd, n)?;
+        programs.push(container.run("exec sleep 3600")?);
+        made.push(container);
+    }
+    let do_both_run = |status: &Status, run: bool| {
+        let containers = pod_of(status, UID).map_or(&[][..], |it| &it.containers[..]);
+        let runs = |it: &ContainerEntry| matches!(it.state, EntryState::Running { .. });
+        containers.len() == 2 && containers.iter().all(|it| runs(it) == run)
+    };
+    agent.wait("they run", |it| do_both_run(it, true))?;
+    made.iter().for_each(KubeContainer::kill);
+    agent.wait("they have ended", |it| do_both_run(it, false))?;
+    made.iter().for_each(KubeContainer::remove);
+    let shows = |expected: &[[&str; 2]]| {
+        until(&format!("{expected:?} are shown"), || {
+            let stats = agent.stats()?;
+            let pods = stats.pods.iter().filter(|it| it.pod.uid.0 == UID);
+            let pods: Vec<_> = pods.collect();
+            ensure!(pods.len() == 1, "{pods:#?}");
+            let ended = pods[0].containers.iter().filter(|it| it.ended_at.is_some());
+            let shown: Vec<_> = ended.map(|it| [&*pods[0].pod.name, &*it.name]).collect();
+            ensure!(shown == expected, "{shown:?}");
+            Ok(())
+        })
+    };
+    shows(&[["", ""], ["", ""]])?;
+    fake.add_sandbox(&of_runtime);
+    fake.add_container(&of_runtime, "app", 0, &made[0].id);
+    assert!(fake.tell(&of_runtime, &made[0].id, patience()));
+    shows(&[["shop", "app"]])?;
+    let page = text(&agent.metrics, "/metrics/cadvisor")?;
+    let mut lines = page.lines();
+    let unnamed = lines.find(|it| it.contains(UID) && it.contains("pod=\"\""));
+    assert_eq!(unnamed, None);
     Ok(())
 }
 

@@ -430,11 +430,10 @@ impl KubeTree {
         let Level::Container { uid, qos, key } = &owner.level else {
             return;
         };
-        let (name, restarts) = match self.kernel.index().names.known(uid, &key.id) {
-            Some(Known::Sandbox) => return,
-            Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
-            None => (String::new(), 0),
-        };
+        let is_sandbox = self.kernel.index().names.known(uid, &key.id) == Some(&Known::Sandbox);
+        if is_sandbox {
+            return;
+        }
         let known = self.readings.pod(uid);
         let mut containers = known.iter().flat_map(|it| &it.containers);
         let container = containers.find(|it| it.runtime_id == key.id);
@@ -447,35 +446,61 @@ impl KubeTree {
         };
         let (now, wall) = (clock::boottime(), clock::wall());
         let ended_at = WallTime::from_epoch(wall);
-        let named = self.kernel.index().names.pod(uid).cloned();
-        let pod = match (named, &known) {
-            (Some(pod), _) => pod,
-            (None, Some(known)) => Arc::clone(&known.pod),
-            (None, None) => known::unnamed(uid),
-        };
-        let oom_events = known::oom_events(self, uid, &key.id);
-        self.readings.add_ended(EndedContainer {
-            pod,
+        let mut ended = EndedContainer {
+            pod: match &known {
+                Some(known) => Arc::clone(&known.pod),
+                None => known::unnamed(uid),
+            },
             qos: *qos,
             pod_cgroup: owner.path.parent().unwrap_or_else(|| owner.path.clone()),
             pod_started_at: known.as_ref().map_or(ended_at, |it| it.started_at),
             at: now,
             container: ContainerStats {
-                name,
+                name: String::new(),
                 id: owner.path.to_string(),
                 runtime_id: key.id.clone(),
                 image: String::new(),
                 started_at: container.and_then(|it| it.started_at),
                 ended_at: Some(ended_at),
-                restarts,
-                oom_events,
+                restarts: 0,
+                oom_events: known::oom_events(self, uid, &key.id),
                 stats,
                 root_fs: DiskUse::default(),
                 logs: DiskUse::default(),
                 descriptors: None,
                 limits: ProcessLimits::default(),
             },
-        });
+        };
+        if self.name_ended(&mut ended) {
+            self.readings.add_ended(ended);
+        }
+    }
+
+    /// Gives an instance that has ended the names that have come by now. False: it was a sandbox, of which nothing is
+    /// shown.
+    pub(super) fn name_ended(&self, ended: &mut EndedContainer) -> bool {
+        let EndedContainer { pod, container, .. } = ended;
+        if pod.has_name() && !container.name.is_empty() {
+            return true;
+        }
+        let (named, known) = {
+            let index = self.kernel.index();
+            let known = index.names.known(&pod.uid, &container.runtime_id);
+            (index.names.pod(&pod.uid).cloned(), known.cloned())
+        };
+        if let Some(named) = named {
+            *pod = named;
+        }
+        match known {
+            Some(Known::Sandbox) => return false,
+            Some(Known::Container { name, attempt }) => {
+                container.name = name.to_string();
+                container.restarts = attempt;
+                container.oom_events = known::oom_events(self, &pod.uid, &container.runtime_id);
+            }
+            None => {}
+        }
+        true
     }
 
     /// Reads the whole tree. What it finds is registered, what it misses retired.

@@ -220,7 +220,7 @@ impl StatsReader {
     /// Shows an instance that ended for two minutes more.
     pub fn show_ended(&mut self, ended: EndedContainer) {
         let is_same = |it: &EndedContainer| {
-            it.pod == ended.pod && it.container.runtime_id == ended.container.runtime_id
+            it.pod.uid == ended.pod.uid && it.container.runtime_id == ended.container.runtime_id
         };
         // A later look at the same one knows more.
         self.ended.retain(|it| !is_same(it));
@@ -229,6 +229,11 @@ impl StatsReader {
             self.n_left_out += 1;
         }
         self.ended.push(ended);
+    }
+
+    /// Names may come after an end. `amend`: false if an instance is not to be shown any more.
+    pub fn amend_ended(&mut self, amend: impl FnMut(&mut EndedContainer) -> bool) {
+        self.ended.retain_mut(amend);
     }
 
     /// A sweep has begun and is not whole yet.
@@ -383,7 +388,10 @@ impl StatsReader {
         self.ended
             .retain(|it| now.saturating_sub(it.at) < SHOWN_AFTER_END);
         for ended in &self.ended {
-            add_ended(&mut pods, ended);
+            let kept = self.refs.get(&ended.pod.uid);
+            // One of the two was taken before the name of the pod came.
+            let kept = kept.filter(|it| it.has_name() != ended.pod.has_name());
+            add_ended(&mut pods, kept.unwrap_or(&ended.pod), ended);
         }
         let mut groups = std::mem::take(&mut round.groups);
         for group in &mut groups {
@@ -446,12 +454,13 @@ fn max_held(limit: u64, n_containers: usize) -> usize {
     limit.saturating_sub(OF_OTHERS.saturating_add(n_containers * OF_CONTAINER))
 }
 
-fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
-    let index = match pods.binary_search_by(|it| it.pod.cmp(&ended.pod)) {
+/// `of`: the pod in which it is shown.
+fn add_ended(pods: &mut Vec<PodStats>, of: &Arc<PodRef>, ended: &EndedContainer) {
+    let index = match pods.binary_search_by(|it| it.pod.cmp(of)) {
         Ok(index) => index,
         Err(index) => {
             let pod = PodStats {
-                pod: Arc::clone(&ended.pod),
+                pod: Arc::clone(of),
                 qos: ended.qos,
                 id: ended.pod_cgroup.to_string(),
                 started_at: ended.pod_started_at,
