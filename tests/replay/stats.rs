@@ -463,6 +463,39 @@ fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
     Ok(())
 }
 
+/// crun has all processes of a container below its cgroup, and systemd in one further down still.
+#[test]
+fn open_files_are_counted_wherever_the_processes_of_a_container_are() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        for (process, n_open) in [("self", 1), ("10", 3), ("11", 4), ("12", 5)] {
+            let path = format!("/proc/{process}/fd");
+            node.fake.file(&path, &"x".repeat(n_open))?;
+        }
+        let list = |below: &str, pids: &str| -> Result<()> {
+            let mount = layout.mount("memory");
+            let path = format!("{mount}{MAIN}{below}/cgroup.procs");
+            node.fake.file(&path, pids).map(drop)
+        };
+        for (below, pids, open) in [
+            ("", "10\n11\n", Some(7)),
+            ("", "", None),
+            ("/container", "10\n", Some(3)),
+            ("/container/system.slice", "12\n", Some(8)),
+            // It has ended.
+            ("/container/system.slice", "13\n", Some(3)),
+            ("/container", "14\n", None),
+            ("", "11\n", Some(4)),
+        ] {
+            list(below, pids)?;
+            let found = sweep(&mut node.reader()?, None).snapshot;
+            let found = found.pods[0].containers[0].descriptors;
+            assert_eq!(found, open, "{layout:?} {below} {pids}");
+        }
+    }
+    Ok(())
+}
+
 /// An instance that had used as much as `container`.
 fn ended(container: &ContainerStats, pod: &str, id: &str, at: Duration) -> Result<EndedContainer> {
     let mut container = container.clone();

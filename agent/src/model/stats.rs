@@ -191,7 +191,7 @@ pub struct ContainerStats {
     pub stats: CgroupStats,
     pub root_fs: DiskUse,
     pub logs: DiskUse,
-    /// Of its processes together; `None`: not counted (before Linux 6.2, or too many processes).
+    /// Of its processes together; `None`: not counted (before Linux 6.2, or too many processes), or it has none.
     pub descriptors: Option<u64>,
     /// Of its first process.
     pub limits: ProcessLimits,

@@ -339,15 +339,30 @@ impl CgroupReader {
         self.was_idle
     }
 
-    /// Processes of the cgroup itself; `None`: not read.
-    pub(super) fn own_processes(&self, cx: &mut Context) -> Option<Vec<u32>> {
-        match &self.full {
-            Some(files) => cx.value(files.processes.as_ref(), parse_pids).ok()?,
-            None => {
-                let dir = dir(&cx.trees, "memory", &self.path).ok()??;
-                parse_pids(&dir.read_text("cgroup.procs").ok()?).ok()
+    /// Processes of the cgroup itself. Where it has none, those of the cgroups below it: crun puts all of them
+    /// there, and so does systemd as the first process of a container on v2. `None`: not read.
+    pub(super) fn processes(&self, cx: &mut Context) -> Option<Vec<u32>> {
+        let opened;
+        let (own, dir) = match &self.full {
+            Some(files) => {
+                let own = cx.value(files.processes.as_ref(), parse_pids).ok()??;
+                (own, files.dir.as_ref()?)
             }
+            None => {
+                opened = dir(&cx.trees, "memory", &self.path).ok()??;
+                let own = parse_pids(&opened.read_text("cgroup.procs").ok()?).ok()?;
+                (own, &opened)
+            }
+        };
+        let are_below = own.is_empty() && !matches!(dir.n_dirs(), Ok(Some(0)));
+        if !are_below {
+            return Some(own);
         }
+        let mut all = Vec::new();
+        each_list(dir, &mut |list| {
+            all.extend(parse_pids(list).unwrap_or_default())
+        })?;
+        Some(all)
     }
 
     fn close_full(&mut self, cx: &mut Context) {
@@ -689,13 +704,18 @@ impl FullFiles {
 /// Processes of a cgroup and of those below it, by opening a file of each.
 pub(super) fn count_processes(dir: &Dir) -> Option<u64> {
     let mut n = 0;
+    each_list(dir, &mut |list| n += list.lines().map(|_| 1).sum::<u64>())?;
+    Some(n)
+}
+
+/// `cgroup.procs` of a cgroup and of those below it. `None`: not all of them are found.
+fn each_list(dir: &Dir, take: &mut dyn FnMut(&str)) -> Option<()> {
     dir.walk(MAX_DEPTH, &mut |dir| {
         // A threaded cgroup refuses to list processes; they show at its domain.
         if let Ok(text) = dir.read_text("cgroup.procs") {
-            n += text.lines().map(|_| 1).sum::<u64>();
+            take(&text);
         }
         Ok(())
     })
-    .ok()?;
-    Some(n)
+    .ok()
 }

@@ -230,7 +230,7 @@ impl ContainerReader {
         let process = self.process.renew(known.pid, &mut cx.held, root, host);
         let limits = process.map_or_else(ProcessLimits::default, |it| it.limits(at));
         if !self.cgroup.was_idle() {
-            let pids = self.cgroup.own_processes(cx);
+            let pids = self.cgroup.processes(cx);
             self.descriptors = pids.and_then(|it| process::descriptors(root, &it, host));
         }
         Some(ContainerStats {

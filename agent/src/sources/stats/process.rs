@@ -118,14 +118,14 @@ impl ProcessReader {
     }
 }
 
-/// Open descriptors of processes together; those that have ended meanwhile have none. `None`: the
-/// kernel does not count them, or there are more than [`MAX_COUNTED`].
+/// Open descriptors of processes together; those that have ended meanwhile have none. `None`: there is no process,
+/// the kernel does not count descriptors, or there are more processes than [`MAX_COUNTED`].
 pub(super) fn descriptors(root: &Root, pids: &[u32], host: &HostFacts) -> Option<u64> {
     if !host.counts_descriptors || pids.len() > MAX_COUNTED {
         return None;
     }
     let count = |pid| Some(root.metadata(format!("/proc/{pid}/fd")).ok()?.len());
-    Some(pids.iter().filter_map(count).sum())
+    pids.iter().filter_map(count).reduce(|sum, it| sum + it)
 }
 
 /// Interfaces that cAdvisor shows: not the loopback, and none of a bridge of containers, whose

@@ -175,7 +175,7 @@ pub(super) const TABLE: &[Entry] = &[
         "Limit of threads; absent where there is none.",
         |it, to| to.put(threads_max(it))).tier(Kubelet),
     cgroup("container_file_descriptors", Gauge, Count,
-        "Open file descriptors of the container's first process.",
+        "Open file descriptors of the container's processes; absent where there are none, and of more than 100.",
         |it, to| to.put(it.container().and_then(|it| it.descriptors).map(Value::count)))
         .tier(Kubelet).per(Container),
     cgroup("container_ulimits_soft", Gauge, Count,
