@@ -46,7 +46,7 @@ pub struct KnownContainer {
     pub restarts: u32,
     /// OOM kills over all instances.
     pub oom_events: u64,
-    /// Its first process, or any of them where nobody has told which that is; `None`: it has none.
+    /// Its first process, or the one that was started first where nobody has told which that is; `None`: it has none.
     pub pid: Option<u32>,
 }
 

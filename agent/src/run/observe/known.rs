@@ -9,6 +9,7 @@ use super::tree::KubeTree;
 use crate::decide::naming::Known;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::Controller;
+use crate::model::cgroup_files::parse_pids;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
 use crate::model::kube_cgroup::ContainerKey;
@@ -18,6 +19,10 @@ use crate::model::stats::{KnownContainer, KnownPod, KnownSandbox};
 use crate::model::time::WallTime;
 use crate::runtime::HostProcess;
 use crate::sys::{Dir, clock};
+
+/// Processes of a container whose starts are compared, at most: arbitrary, a read of some 10 us each. v2 lists them as
+/// they came, as a rule, and v1 by their ids.
+const MOST_COMPARED: usize = 100;
 
 /// A pod of which nobody has told the name.
 pub(super) fn unnamed(uid: &PodUid) -> Arc<PodRef> {
@@ -226,7 +231,7 @@ impl Process {
 
 /// When it was started stands, however often it is looked at.
 fn look(tree: &KubeTree, id: CgroupId, owner: &Owner, before: Option<Process>) -> Process {
-    let pid = tree.look(id, || one_process(&dir(tree, &owner.path)?));
+    let pid = tree.look(id, || first_started(&dir(tree, &owner.path)?, since_boot));
     let known = before.and_then(|it| it.started_at);
     Process {
         started_at: known.or_else(|| started_at(pid?)),
@@ -236,9 +241,13 @@ fn look(tree: &KubeTree, id: CgroupId, owner: &Owner, before: Option<Process>) -
 
 /// When a process was started; `None`: it is gone.
 fn started_at(pid: u32) -> Option<WallTime> {
-    let since_boot = HostProcess::find(pid).ok()?.started_at();
-    let ago = clock::boottime().saturating_sub(since_boot);
+    let ago = clock::boottime().saturating_sub(since_boot(pid)?);
     Some(WallTime::from_epoch(clock::wall().saturating_sub(ago)))
+}
+
+/// The same, boottime.
+fn since_boot(pid: u32) -> Option<Duration> {
+    HostProcess::find(pid).ok().map(HostProcess::started_at)
 }
 
 /// The directory of a cgroup; `None`: it is gone.
@@ -252,26 +261,33 @@ fn made_at(tree: &KubeTree, path: &CgroupPath) -> WallTime {
     WallTime::from_epoch(changed.unwrap_or_else(clock::wall))
 }
 
-/// One of the processes, of a cgroup that nobody has put one into later the first; crun has them one level
-/// further down.
-fn one_process(dir: &Dir) -> Option<u32> {
-    let first = |dir: &Dir| -> Option<u32> {
-        let text = dir.read_text("cgroup.procs").ok()?;
-        text.lines().next()?.parse().ok()
+/// The process of a cgroup that was started first: those of probes and of `kubectl exec` come later. crun has them one
+/// level further down, where the latter may have a cgroup of their own. `started_at` says when a process was started;
+/// `None`: it is gone.
+fn first_started(dir: &Dir, started_at: impl Fn(u32) -> Option<Duration>) -> Option<u32> {
+    let list = |dir: &Dir| {
+        let text = dir.read_text("cgroup.procs").unwrap_or_default();
+        parse_pids(&text).unwrap_or_default()
     };
-    first(dir).or_else(|| {
-        if matches!(dir.n_dirs(), Ok(Some(0))) {
-            return None;
-        }
+    let mut pids = list(dir);
+    if pids.is_empty() && !matches!(dir.n_dirs(), Ok(Some(0))) {
         let below = dir.list_dirs().ok()?;
-        below.iter().find_map(|it| first(&dir.open_dir(it).ok()?))
-    })
+        let below = below.iter().filter_map(|it| dir.open_dir(it).ok());
+        pids = below.flat_map(|it| list(&it)).collect();
+    }
+    if let [pid] = pids[..] {
+        return Some(pid);
+    }
+    let pids = pids.into_iter().take(MOST_COMPARED);
+    let started = pids.filter_map(|pid| Some((started_at(pid)?, pid)));
+    started.min().map(|(_, pid)| pid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::pod::QosClass;
+    use crate::sys::scratch::Scratch;
 
     fn container(name: &str, id: &str, pid: Option<u32>, restarts: u32) -> KnownContainer {
         KnownContainer {
@@ -291,6 +307,39 @@ mod tests {
             cgroup: CgroupPath::root().join(name).expect("a name"),
             started_at,
             pid,
+        }
+    }
+
+    /// As CRI-O and crun have it: a probe that runs when the container is looked at comes first in the list.
+    #[test]
+    fn the_process_of_a_container_is_the_one_that_was_started_first() {
+        let scratch = Scratch::new("first-started");
+        let dir = Dir::open(scratch.directory()).expect("it is there");
+        let found = || {
+            let started_at = |pid: u32| match pid {
+                70 => None,
+                pid => Some(Duration::from_secs(1_000 - u64::from(pid))),
+            };
+            first_started(&dir, started_at)
+        };
+        assert_eq!(found(), None);
+        scratch.write("cgroup.procs", "");
+        for below in ["a-probe", "container"] {
+            dir.make_dir(below).expect("it is new");
+        }
+        assert_eq!(found(), None);
+        for (cgroup, pids, first) in [
+            ("a-probe/", "30\n", Some(30)),
+            ("container/", "40\n45\n", Some(45)),
+            // It has ended meanwhile.
+            ("container/", "40\n70\n", Some(40)),
+            // v1 lists a probe first whose id is lower.
+            ("", "20\n25\n", Some(25)),
+            ("", "20\n", Some(20)),
+            ("", "70\n71\n", Some(71)),
+        ] {
+            scratch.write(format!("{cgroup}cgroup.procs"), pids);
+            assert_eq!(found(), first, "{cgroup} {pids}");
         }
     }
 
