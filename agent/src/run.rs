@@ -1,6 +1,5 @@
 //! The agent at work: each mode is a pipeline of its own, put together from parts that all of them share.
 
-mod addresses;
 mod amounts;
 mod check;
 mod directories;
@@ -8,6 +7,7 @@ mod exclusive;
 mod faults;
 mod forensics;
 mod identity;
+mod in_use;
 mod kernel;
 mod missed;
 mod node;

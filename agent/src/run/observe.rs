@@ -43,7 +43,7 @@ use super::publisher::{Began, Publisher};
 use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
-use super::{RunError, addresses, check, directories, identity, missed};
+use super::{RunError, check, directories, identity, in_use, missed};
 use crate::api_server::{self, ApiServer, KubeletAsker};
 use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
@@ -273,7 +273,7 @@ struct Found {
 fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, RunError> {
     let mut faults = directories::faults(root, config, &[]);
     faults.extend(serve::faults(&config.metrics));
-    faults.extend(addresses::faults(root, config));
+    faults.extend(in_use::faults(root, config));
     let pod_source = pods::source(observe).map_err(RunError::from);
     let node = Node::detect(root, Path::new(DEFAULT_ROOT_DIRECTORY)).map_err(RunError::from);
     let found = node.and_then(|mut node| {

@@ -11,7 +11,7 @@ use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::capacity::NodeCapacity;
 use crate::model::cgroup_path::CgroupPath;
 use crate::run::node::Node;
-use crate::run::{RunError, addresses, directories, serve};
+use crate::run::{RunError, directories, in_use, serve};
 use crate::runtime::process;
 use crate::sys::{FsError, Root};
 
@@ -37,7 +37,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let mut faults = directories::faults(root, config, &more);
     faults.extend(check_apart(root, config, own).err());
     faults.extend(serve::faults(&config.metrics));
-    faults.extend(addresses::faults(root, config));
+    faults.extend(in_use::faults(root, config));
     let node = match find_node(root, config) {
         Ok(node) => node,
         Err(error) => {

@@ -110,7 +110,7 @@ mod tests {
     /// This process holds the addresses and the lock.
     #[test]
     fn an_address_in_use_is_told_unless_the_agent_itself_holds_it() {
-        let base = Scratch::new("addresses");
+        let base = Scratch::new("in-use");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let config = config(base.directory(), &address.to_string());
