@@ -81,12 +81,12 @@ pub enum RunError {
     },
     /// By another process than the agent of this configuration.
     #[error(
-        "{field}: {address} is in use by {}; right would be one that is free",
+        "{field}: {what} is in use by {}; right would be one that is free",
         .holder.as_deref().unwrap_or("a process that is not known")
     )]
     InUse {
         field: &'static str,
-        address: String,
+        what: String,
         holder: Option<String>,
     },
     #[error("socket")]

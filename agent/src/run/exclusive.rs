@@ -45,8 +45,7 @@ impl Exclusive {
         })
     }
 
-    /// Locks the cgroup root, by its directory in the hierarchy of the memory controller. Nobody uses
-    /// one that is not there: called again when it is made.
+    /// Locks the cgroup root. Nobody uses one that is not there: called again when it is made.
     pub(super) fn take_cgroup_root(
         &mut self,
         node: &Node,
@@ -56,9 +55,8 @@ impl Exclusive {
             return Ok(());
         }
         let root = kubepods.parent().unwrap_or_else(CgroupPath::root);
-        let directory = match node.reader.dir(&root, Controller::Memory.name()) {
-            Ok(directory) => directory.path().to_owned(),
-            Err(_) => return Ok(()),
+        let Some(directory) = cgroup_root_directory(node, &root) else {
+            return Ok(());
         };
         match lock("cgroup root", &directory, &directory)? {
             Ok(lock) => {
@@ -72,6 +70,12 @@ impl Exclusive {
         }
         Ok(())
     }
+}
+
+/// By which a cgroup root is locked: its directory in the hierarchy of the memory controller. `None`: it is not there.
+pub(super) fn cgroup_root_directory(node: &Node, root: &CgroupPath) -> Option<PathBuf> {
+    let directory = node.reader.dir(root, Controller::Memory.name()).ok()?;
+    Some(directory.path().to_owned())
 }
 
 /// The outer error: somebody else has it.

@@ -1,8 +1,10 @@
-//! Whether the addresses of a configuration are free, looked at without taking any. One that the agent of this very
-//! configuration holds is as it should be: that a second one cannot start is told by the lock of the state directory.
+//! Whether what no two agents may use at once is free, looked at without taking any of it: the addresses of a
+//! configuration, its directory of pins and its cgroup root. What the agent of this very configuration holds is as it
+//! should be: that a second one cannot start is told by the lock of the state directory.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -11,50 +13,96 @@ use super::exclusive::STATE_LOCK;
 use crate::config::Config;
 use crate::observe::http;
 use crate::sources::listeners;
+use crate::sys::lock::{self, HeldBy};
 use crate::sys::unix_socket::{self, ListenError};
-use crate::sys::{Root, clock, lock};
+use crate::sys::{Root, clock};
 
-/// How long an address may still be held by an agent that was just killed.
+/// How long something may still be held by an agent that was just killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(250);
 
-/// See the module.
-pub(super) fn faults(root: &Root, config: &Config) -> Vec<RunError> {
+/// What is held, and by whom.
+struct Found {
+    address: Option<SocketAddr>,
+    socket: Result<(), ListenError>,
+    locks: Vec<LockFound>,
+}
+
+/// A lock that somebody holds.
+struct LockFound {
+    field: &'static str,
+    /// What is locked, as people know it.
+    name: String,
+    /// `None`: it is not seen from here.
+    holder: Option<u32>,
+}
+
+/// See the module. `cgroup_root`: its directory that is locked; `None`: the mode uses none, or it is not there.
+pub(super) fn faults(root: &Root, config: &Config, cgroup_root: Option<&Path>) -> Vec<RunError> {
     let began = clock::boottime();
     loop {
-        let agent = lock::held_by(&root.path(config.state_directory.join(STATE_LOCK)));
-        let address = config.metrics.address.filter(|it| http::is_in_use(*it));
-        let socket = unix_socket::check_free(&root.path(&config.socket));
-        let is_held = address.is_some() || matches!(socket, Err(ListenError::InUse { .. }));
+        let agent = match lock::held_by(&root.path(config.state_directory.join(STATE_LOCK))) {
+            HeldBy::Nobody => None,
+            HeldBy::Process(agent) => Some(agent),
+            HeldBy::Unknown => Some(None),
+        };
+        let found = Found {
+            address: config.metrics.address.filter(|it| http::is_in_use(*it)),
+            socket: unix_socket::check_free(&root.path(&config.socket)),
+            locks: locks(root, config, cgroup_root),
+        };
         let is_late = clock::boottime().saturating_sub(began) > PATIENCE;
         // An agent that runs goes on.
-        if agent.is_some() || is_late || !is_held {
-            return judge(root, agent, address, socket);
+        if agent.is_some() || is_late || !found.has_any() {
+            return judge(root, agent, found);
         }
         thread::sleep(STEP);
     }
 }
 
-/// `address` is in use. `agent`: as [`lock::held_by`] has it.
-fn judge(
-    root: &Root,
-    agent: Option<Option<u32>>,
-    address: Option<SocketAddr>,
-    socket: Result<(), ListenError>,
-) -> Vec<RunError> {
-    let in_use = |field, address: String, holder: Option<u32>| {
+/// Those that somebody holds. One that cannot be looked at cannot be taken either, and a start does without.
+fn locks(root: &Root, config: &Config, cgroup_root: Option<&Path>) -> Vec<LockFound> {
+    let pins = root.path(&config.bpf.pin_directory);
+    let cgroup = config.kubelet.cgroup_root_path();
+    let all = [
+        ("bpf.pinDirectory", pins.display().to_string(), Some(&*pins)),
+        ("kubelet.cgroupRoot", cgroup.to_string(), cgroup_root),
+    ];
+    let held = all
+        .into_iter()
+        .filter_map(|(field, name, path)| match lock::held_by(path?) {
+            HeldBy::Process(holder) => Some(LockFound {
+                field,
+                name,
+                holder,
+            }),
+            HeldBy::Nobody | HeldBy::Unknown => None,
+        });
+    held.collect()
+}
+
+impl Found {
+    fn has_any(&self) -> bool {
+        let is_socket_held = matches!(self.socket, Err(ListenError::InUse { .. }));
+        self.address.is_some() || is_socket_held || !self.locks.is_empty()
+    }
+}
+
+/// `agent`: who holds the lock of the state directory; the inner `None`: it is not known.
+fn judge(root: &Root, agent: Option<Option<u32>>, found: Found) -> Vec<RunError> {
+    let in_use = |field, what: String, holder: Option<u32>| {
         (!may_be(agent, holder)).then(|| RunError::InUse {
             field,
-            address,
+            what,
             holder: holder.map(|it| listeners::name(root, it)),
         })
     };
     let mut faults = Vec::new();
-    faults.extend(address.and_then(|address| {
+    faults.extend(found.address.and_then(|address| {
         let holder = listeners::process_at(root, address, agent.flatten());
         in_use("metrics.address", address.to_string(), holder)
     }));
-    faults.extend(match socket {
+    faults.extend(match found.socket {
         Ok(()) => None,
         Err(ListenError::InUse { path, holder }) => {
             in_use("socket", path.display().to_string(), holder)
@@ -70,10 +118,12 @@ fn judge(
         }
         Err(error) => Some(RunError::Socket(error)),
     });
+    let locks = found.locks.into_iter();
+    faults.extend(locks.filter_map(|it| in_use(it.field, it.name, it.holder)));
     faults
 }
 
-/// Whether who holds an address may be the agent of this configuration, which holds the lock. Either may be a process
+/// Whether who holds something may be the agent of this configuration, which holds the lock. Either may be a process
 /// that is not seen from here.
 fn may_be(agent: Option<Option<u32>>, holder: Option<u32>) -> bool {
     match (agent, holder) {
@@ -87,7 +137,6 @@ fn may_be(agent: Option<Option<u32>>, holder: Option<u32>) -> bool {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use std::net::TcpListener;
-    use std::path::Path;
 
     use super::*;
     use crate::sys::lock::{Lock, Taken};
@@ -97,13 +146,18 @@ mod tests {
         let base = base.display();
         let text = format!(
             "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
-             stateDirectory: {base}/state\nsocket: {base}/agent.sock\nmetrics: {{address: \"{address}\"}}\n"
+             stateDirectory: {base}/state\nsocket: {base}/agent.sock\nmetrics: {{address: \"{address}\"}}\n\
+             bpf: {{pinDirectory: {base}/pins}}\nkubelet: {{cgroupRoot: /pods}}\n"
         );
         Config::from_yaml(&text, None, &[]).unwrap().config
     }
 
     fn told(config: &Config) -> Vec<String> {
-        let faults = faults(&Root::host(), config);
+        told_of(config, None)
+    }
+
+    fn told_of(config: &Config, cgroup_root: Option<&Path>) -> Vec<String> {
+        let faults = faults(&Root::host(), config, cgroup_root);
         faults.iter().map(|it| crate::observe::chain(it)).collect()
     }
 
@@ -142,6 +196,40 @@ mod tests {
         base.write("agent.sock", "");
         let right = format!("socket: {} is there and is not a socket", socket.display());
         assert_eq!(told(&config), [right]);
+    }
+
+    /// This process holds all of them.
+    #[test]
+    fn what_another_agent_has_locked_is_told_unless_it_is_of_this_state_directory() {
+        let base = Scratch::new("in-use");
+        let config = config(base.directory(), "");
+        let root = Root::at(base.directory());
+        for directory in ["/state", "/pins", "/cgroup"] {
+            root.create_dir_all(directory).unwrap();
+        }
+        let cgroup = base.path("cgroup");
+        assert_eq!(told_of(&config, Some(&cgroup)), [""; 0]);
+        let take = |path: &Path| match Lock::take(path).unwrap() {
+            Taken::Lock(lock) => lock,
+            Taken::HeldBy(holder) => panic!("{holder:?}"),
+        };
+        let locks = [take(&base.path("pins")), take(&cgroup)];
+        let told = told_of(&config, Some(&cgroup));
+        let pins = format!(
+            "bpf.pinDirectory: {} is in use by ",
+            base.path("pins").display()
+        );
+        let [first, second] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert!(first.starts_with(&pins), "{told:?}");
+        let right = "kubelet.cgroupRoot: /pods is in use by ";
+        assert!(second.starts_with(right), "{told:?}");
+
+        let state = take(&base.path("state/lock"));
+        assert_eq!(told_of(&config, Some(&cgroup)), [""; 0]);
+        drop((state, locks));
+        assert_eq!(told_of(&config, Some(&cgroup)), [""; 0]);
     }
 
     #[test]

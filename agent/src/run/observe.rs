@@ -273,7 +273,7 @@ struct Found {
 fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, RunError> {
     let mut faults = directories::faults(root, config, &[]);
     faults.extend(serve::faults(&config.metrics));
-    faults.extend(in_use::faults(root, config));
+    faults.extend(in_use::faults(root, config, None));
     let pod_source = pods::source(observe).map_err(RunError::from);
     let node = Node::detect(root, Path::new(DEFAULT_ROOT_DIRECTORY)).map_err(RunError::from);
     let found = node.and_then(|mut node| {

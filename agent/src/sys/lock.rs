@@ -77,9 +77,19 @@ impl Drop for Lock {
     }
 }
 
-/// The process that holds the lock of `path`, found out without making or keeping anything. The outer `None`: nobody
-/// does, or it is not known; the inner one: a process that is not seen from here.
-pub fn held_by(path: &Path) -> Option<Option<u32>> {
+/// Who holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBy {
+    /// Also where there is nothing to be locked.
+    Nobody,
+    /// `None`: it is not seen from here.
+    Process(Option<u32>),
+    /// Nobody can say: whoever keeps the file to himself may hold it.
+    Unknown,
+}
+
+/// Who holds the lock of `path`, found out without making or keeping anything.
+pub fn held_by(path: &Path) -> HeldBy {
     let mut options = OpenOptions::new();
     let file = match options
         .read(true)
@@ -87,17 +97,16 @@ pub fn held_by(path: &Path) -> Option<Option<u32>> {
         .open(path)
     {
         Ok(file) => file,
-        // Whoever keeps it to himself may hold it.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(None),
-        Err(_) => return None,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return HeldBy::Unknown,
+        Err(_) => return HeldBy::Nobody,
     };
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Err((file, nix::Error::EWOULDBLOCK)) => {
-            let metadata = file.metadata().ok()?;
             let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-            Some(holder(&locks, metadata.dev(), metadata.ino()))
+            let metadata = file.metadata().ok();
+            HeldBy::Process(metadata.and_then(|it| holder(&locks, it.dev(), it.ino())))
         }
-        Ok(_) | Err(_) => None,
+        Ok(_) | Err(_) => HeldBy::Nobody,
     }
 }
 
@@ -202,12 +211,12 @@ mod tests {
                 holder.is_none_or(|it| it == std::process::id()),
                 "{holder:?}"
             );
-            assert!(held_by(&path).is_some());
+            assert!(matches!(held_by(&path), HeldBy::Process(_)));
             drop(first);
-            assert_eq!(held_by(&path), None);
+            assert_eq!(held_by(&path), HeldBy::Nobody);
             assert!(is_taken(&path));
         }
-        assert_eq!(held_by(&base.path("none")), None);
+        assert_eq!(held_by(&base.path("none")), HeldBy::Nobody);
         assert!(!base.path("none").exists());
     }
 

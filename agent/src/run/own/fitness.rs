@@ -10,6 +10,7 @@ use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::capacity::NodeCapacity;
 use crate::model::cgroup_path::CgroupPath;
+use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
 use crate::runtime::process;
@@ -37,8 +38,12 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let mut faults = directories::faults(root, config, &more);
     faults.extend(check_apart(root, config, own).err());
     faults.extend(serve::faults(&config.metrics));
-    faults.extend(in_use::faults(root, config));
-    let node = match find_node(root, config) {
+    let node = find_node(root, config);
+    let cgroup_root = config.kubelet.cgroup_root_path();
+    let locked = node.as_ref().ok();
+    let locked = locked.and_then(|it| cgroup_root_directory(it, &cgroup_root));
+    faults.extend(in_use::faults(root, config, locked.as_deref()));
+    let node = match node {
         Ok(node) => node,
         Err(error) => {
             faults.push(error);
