@@ -71,6 +71,15 @@ pub enum RunError {
         source: Option<FsError>,
     },
     #[error(
+        "{field}: nothing can be made in {}, whose file system is {why}; right would be a directory for files",
+        .path.display()
+    )]
+    Closed {
+        field: &'static str,
+        path: PathBuf,
+        why: &'static str,
+    },
+    #[error(
         "kubelet.cgroupRoot: containers of this agent ({n}) run in cgroups below {running}, and by this they would be \
          below {wanted}; right would be where they run, until they have ended"
     )]

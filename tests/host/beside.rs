@@ -593,7 +593,37 @@ fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
     );
     let token = "metrics: {address: \"127.0.0.1:0\", bearerTokenFile: /none/token}";
     let manifests = format!("pods: {{source: manifests, manifestDirectory: {file}}}");
+    let read_only = agent.dir.join("read-only");
+    fs::create_dir(&read_only)?;
+    let kind = Some("tmpfs");
+    mount(kind, &read_only, kind, MsFlags::MS_RDONLY, None::<&str>)?;
+    // Unmounted before the agent's directory is removed.
+    let _mounted = Mounted(read_only.clone());
+    let read_only = read_only.display();
+    let state = format!("stateDirectory: {read_only}/a/state");
+    let socket = format!("socket: {read_only}/agent.sock");
+    let closed = |field: &str| {
+        format!("{field}: nothing can be made in {read_only}, whose file system is read-only")
+    };
+    let (closed_state, closed_socket) = (closed("stateDirectory"), closed("socket"));
     let cases = [
+        ("stateDirectory:", &*state, &*closed_state),
+        ("socket:", &socket, &closed_socket),
+        (
+            "stateDirectory:",
+            "stateDirectory: /proc/ballast",
+            "stateDirectory: nothing can be made in /proc",
+        ),
+        (
+            "stateDirectory:",
+            "stateDirectory: /sys/ballast",
+            "stateDirectory: nothing can be made in /sys",
+        ),
+        (
+            "socket:",
+            "socket: /proc/ballast.sock",
+            "socket: nothing can be made in /proc",
+        ),
         (
             "stateDirectory:",
             "stateDirectory: /dev/null/a",

@@ -3,21 +3,28 @@
 use std::path::{Path, PathBuf};
 
 use super::RunError;
+use super::exclusive::STATE_LOCK;
+use super::forensics::RECORDS;
 use crate::config::Config;
+use crate::sys::filesystem::{Filesystem, FilesystemKind};
 use crate::sys::{FsError, Root};
 
-/// They may be made, if what is above them is a directory. `more`: those of a mode, each with its field.
+/// No file is where a directory is to be, and what a start makes can be made: what it has below the state directory, as
+/// far as that is not there, and its socket. What else is not there is made later, or done without. `more`: directories of
+/// a mode, each with its field. `made`: what a start of the mode has below the state directory, beside what each has.
 pub(super) fn faults(
     root: &Root,
     config: &Config,
     more: &[(&'static str, &Path)],
+    made: &[&str],
 ) -> Vec<RunError> {
     let all = [
         ("stateDirectory", config.state_directory.as_path()),
         ("bpf.pinDirectory", &config.bpf.pin_directory),
     ];
-    let socket = config.socket.parent().map(|it| ("socket", it));
-    let all = all.into_iter().chain(more.iter().copied()).chain(socket);
+    let socket = config.socket.parent();
+    let all = all.into_iter().chain(more.iter().copied());
+    let all = all.chain(socket.map(|it| ("socket", it)));
     let fault = |(field, path): (&'static str, &Path)| match nearest(root, path) {
         Ok((there, _)) if root.is_dir(&there) => None,
         Ok((path, _)) => Some(RunError::Directory {
@@ -31,7 +38,37 @@ pub(super) fn faults(
             path: path.to_owned(),
         }),
     };
-    all.filter_map(fault).collect()
+    let mut faults: Vec<RunError> = all.filter_map(fault).collect();
+    let mut made = [STATE_LOCK, RECORDS].iter().chain(made);
+    let state = made.find_map(|it| above_missing(root, &config.state_directory.join(it)));
+    // Each start makes it anew.
+    let socket = socket.and_then(|it| Some(nearest(root, it).ok()?.0));
+    let closed = |(field, directory): (&'static str, Option<PathBuf>)| {
+        let path = directory.filter(|it| root.is_dir(it))?;
+        let why = why_closed(&root.filesystem(&path).ok()?)?;
+        Some(RunError::Closed { field, path, why })
+    };
+    let directories = [("stateDirectory", state), ("socket", socket)];
+    faults.extend(directories.into_iter().filter_map(closed));
+    faults
+}
+
+/// What is there of a path that is not. `None`: it is, or nobody can say.
+fn above_missing(root: &Root, path: &Path) -> Option<PathBuf> {
+    let (there, rest) = nearest(root, path).ok()?;
+    (!rest.as_os_str().is_empty()).then_some(there)
+}
+
+/// Why no file can be made in a file system.
+fn why_closed(filesystem: &Filesystem) -> Option<&'static str> {
+    match filesystem.kind {
+        FilesystemKind::Other => filesystem.is_read_only.then_some("read-only"),
+        FilesystemKind::Cgroup
+        | FilesystemKind::Cgroup2
+        | FilesystemKind::Bpf
+        | FilesystemKind::Proc
+        | FilesystemKind::Sysfs => Some("the kernel's own"),
+    }
 }
 
 /// What of a path is there, and the rest.
@@ -54,6 +91,76 @@ pub(super) fn nearest(root: &Root, path: &Path) -> Result<(PathBuf, PathBuf), Fs
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
+
+    fn told(state: &Path, socket: &Path) -> Vec<String> {
+        let text = format!(
+            "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             stateDirectory: {}\nsocket: {}\nbpf: {{pinDirectory: /proc/ballast}}\n",
+            state.display(),
+            socket.display()
+        );
+        let config = Config::from_yaml(&text, None, &[]).expect("no faults");
+        let faults = faults(&Root::host(), &config.config, &[], &["pods"]);
+        faults.iter().map(|it| crate::observe::chain(it)).collect()
+    }
+
+    #[test]
+    fn what_a_start_makes_is_not_made_where_no_file_can_be() {
+        let base = Scratch::new("directories");
+        let (state, socket) = (base.path("a/state"), base.path("b/agent.sock"));
+        // Of the directory of pins more is known elsewhere, and a start does without.
+        assert_eq!(told(&state, &socket), [""; 0]);
+        let closed = |field: &str| {
+            format!(
+                "{field}: nothing can be made in /proc, whose file system is the kernel's own; right would be a \
+                 directory for files"
+            )
+        };
+        let proc = Path::new("/proc");
+        for below in ["ballast", "ballast/state", ""] {
+            let told = told(&proc.join(below), &socket);
+            assert_eq!(told, [closed("stateDirectory")], "{below}");
+        }
+        for below in ["agent.sock", "run/agent.sock"] {
+            let told = told(&state, &proc.join(below));
+            assert_eq!(told, [closed("socket")], "{below}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_made_on_no_read_only_file_system_and_on_none_of_the_kernels_own() {
+        let filesystem = |kind, is_read_only| Filesystem {
+            kind,
+            is_read_only,
+            total_bytes: 0,
+            free_bytes: 0,
+            available_bytes: 0,
+            inodes: None,
+            inodes_free: None,
+        };
+        for (kind, is_read_only, why) in [
+            (FilesystemKind::Other, false, None),
+            (FilesystemKind::Other, true, Some("read-only")),
+            (FilesystemKind::Cgroup, false, Some("the kernel's own")),
+            (FilesystemKind::Cgroup2, false, Some("the kernel's own")),
+            (FilesystemKind::Bpf, false, Some("the kernel's own")),
+            (FilesystemKind::Proc, false, Some("the kernel's own")),
+            (FilesystemKind::Sysfs, true, Some("the kernel's own")),
+        ] {
+            let found = why_closed(&filesystem(kind, is_read_only));
+            assert_eq!(found, why, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_not_made() {
+        let base = Scratch::new("directories");
+        let file = base.write("lock", "");
+        assert_eq!(above_missing(&Root::host(), &file), None);
+        let directory = Some(base.directory().to_owned());
+        assert_eq!(above_missing(&Root::host(), &base.path("oom")), directory);
+    }
 
     #[test]
     fn what_is_there_of_a_path_ends_at_a_file() {

@@ -87,6 +87,7 @@ impl RunError {
             | Self::Nested { .. }
             | Self::Elsewhere { .. }
             | Self::Directory { .. }
+            | Self::Closed { .. }
             | Self::InUse { .. }
             | Self::Socket(_) => true,
             Self::Serve(ServeError::Http(error)) => match error {
@@ -134,7 +135,7 @@ impl RunError {
             Self::Place(_) | Self::Elsewhere { .. } => &["kubelet.cgroupRoot"],
             Self::Pods(error) => error.fields(),
             Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
-            Self::Directory { field, .. } => &[field],
+            Self::Directory { field, .. } | Self::Closed { field, .. } => &[field],
             // Who holds it may be the agent of that directory.
             Self::InUse { field, .. } => &[field, "stateDirectory"],
             Self::Socket(_) => &["socket"],

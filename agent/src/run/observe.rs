@@ -271,7 +271,7 @@ struct Found {
 
 /// Finds it out without making anything.
 fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, RunError> {
-    let mut faults = directories::faults(root, config, &[]);
+    let mut faults = directories::faults(root, config, &[], &[]);
     faults.extend(serve::faults(&config.metrics));
     faults.extend(in_use::faults(root, config, None));
     let pod_source = pods::source(observe).map_err(RunError::from);

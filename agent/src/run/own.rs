@@ -216,7 +216,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         mut hands,
         placement,
     } = check::with_fitness(&config, fitness::find(&root, &config, &own))?;
-    root.create_dir_all(config.state_directory.join("pods"))
+    root.create_dir_all(config.state_directory.join(pods::PODS))
         .map_err(RunError::State)?;
     let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();

@@ -33,7 +33,7 @@ use nix::sys::signal::SigSet;
 use self::exits::Exits;
 pub(super) use self::proc_file::start_ticks;
 use self::records::Records;
-pub use self::records::running;
+pub use self::records::{RECORDS, running};
 use self::search::Searches;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};

@@ -9,12 +9,17 @@ use super::error::{FsError, Operation};
 use super::patience::Patience;
 use super::root::Root;
 
+/// Of `f_flags`, Linux 2.6.36 (include/linux/statfs.h).
+const ST_RDONLY: i64 = 1;
+
 /// The kinds of filesystem that the agent tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilesystemKind {
     Cgroup,
     Cgroup2,
     Bpf,
+    Proc,
+    Sysfs,
     Other,
 }
 
@@ -22,6 +27,8 @@ pub enum FilesystemKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filesystem {
     pub kind: FilesystemKind,
+    /// Where it is mounted here, or as a whole.
+    pub is_read_only: bool,
     /// The whole filesystem, used or not.
     pub total_bytes: u64,
     /// For root.
@@ -42,12 +49,15 @@ impl Root {
             libc::CGROUP_SUPER_MAGIC => FilesystemKind::Cgroup,
             libc::CGROUP2_SUPER_MAGIC => FilesystemKind::Cgroup2,
             libc::BPF_FS_MAGIC => FilesystemKind::Bpf,
+            libc::PROC_SUPER_MAGIC => FilesystemKind::Proc,
+            libc::SYSFS_MAGIC => FilesystemKind::Sysfs,
             _ => FilesystemKind::Other,
         };
         let block_bytes = block_bytes(stat.f_frsize, stat.f_bsize);
         let has_inodes = stat.f_files > 0;
         Ok(Filesystem {
             kind,
+            is_read_only: stat.f_flags & ST_RDONLY != 0,
             total_bytes: stat.f_blocks.saturating_mul(block_bytes),
             free_bytes: stat.f_bfree.saturating_mul(block_bytes),
             available_bytes: stat.f_bavail.saturating_mul(block_bytes),

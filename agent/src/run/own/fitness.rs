@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::hands::{self, Hands};
 use super::placement::Placement;
+use super::pods::PODS;
 use super::system_cpus::while_online;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
@@ -35,7 +36,8 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         ("kubeletDirectory", &own.kubelet_directory),
         ("pods.manifestDirectory", manifest_directory),
     ];
-    let mut faults = directories::faults(root, config, &more);
+    let made = [PODS, process::RECORDS];
+    let mut faults = directories::faults(root, config, &more, &made);
     faults.extend(check_apart(root, config, own).err());
     faults.extend(serve::faults(&config.metrics));
     let node = find_node(root, config);

@@ -31,6 +31,9 @@ use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
 use crate::sys::patience::Errand;
 use crate::sys::{FsError, steady};
 
+/// Records and directories of pods, below the state directory.
+pub(super) const PODS: &str = "pods";
+
 /// One start of a container, from the decision to start it until its cgroup is gone.
 #[derive(Debug)]
 pub(super) struct Instance {
@@ -391,7 +394,7 @@ pub(super) struct StatePaths(pub PathBuf);
 
 impl StatePaths {
     pub(super) fn pods(&self) -> PathBuf {
-        self.0.join("pods")
+        self.0.join(PODS)
     }
 
     pub(super) fn pod_record(&self, uid: &PodUid) -> PathBuf {

@@ -22,7 +22,8 @@ use crate::sys::{Dir, FsError, Operation, Root, chain, durable, regular};
 /// Changes with every change of [`ContainerRecord`] that an older agent would misread.
 const FORMAT: u32 = 1;
 
-const DIRECTORY: &str = "containers";
+/// Their directory, below the state directory.
+pub const RECORDS: &str = "containers";
 const RAN: &str = ".json";
 const STARTING: &str = ".starting";
 const CORRUPT: &str = ".corrupt";
@@ -54,7 +55,7 @@ pub(super) struct Records {
 impl Records {
     /// Makes the directory where it is not there.
     pub(super) fn open(state_dir: &Path) -> Result<Self, FsError> {
-        let dir = state_dir.join(DIRECTORY);
+        let dir = state_dir.join(RECORDS);
         Root::host().create_dir_all(&dir)?;
         Ok(Self { dir })
     }
@@ -185,7 +186,7 @@ impl Records {
 /// Containers of the agent of this directory whose first process is there, as far as their records can be read. For who
 /// is not that agent: changes nothing.
 pub fn running(state_dir: &Path) -> Vec<ContainerRecord> {
-    let dir = state_dir.join(DIRECTORY);
+    let dir = state_dir.join(RECORDS);
     let names = Root::host().list(&dir).unwrap_or_default();
     let records = names.iter().filter_map(|name| {
         let id = name.strip_suffix(RAN)?;
