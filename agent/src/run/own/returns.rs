@@ -11,9 +11,11 @@ use crate::config::Compat;
 use crate::decide::eviction::returns::is_to_return;
 use crate::decide::placement::admission::{Outcome, admit};
 use crate::decide::placement::devices::PluginAnswers;
+use crate::decide::placement::managers::Managers;
+use crate::decide::predicates::NodeInfo;
 use crate::model::admission::Admission;
 use crate::model::eviction::EvictionCause;
-use crate::model::pod::{PodUid, RestartPolicy};
+use crate::model::pod::{Pod, PodUid, RestartPolicy};
 use crate::model::record::PodRef;
 
 /// Waits between the tries of a pod that is refused again and again, as by a device plugin, whose answer
@@ -43,6 +45,37 @@ impl Tries {
             .map_or(FIRST_WAIT, |it| (it.wait * 2).min(MAX_WAIT));
         let next = now + wait;
         self.0.insert(uid.clone(), Try { next, wait });
+    }
+}
+
+/// What the node has left, of which those that wait take one after the other.
+struct Left {
+    node_info: NodeInfo,
+    managers: Managers,
+    /// Others end for one of them.
+    makes_room: bool,
+}
+
+impl Left {
+    /// True: the pod would be let in with what is left, which is less by it now. `can_make_room`: others would end for it.
+    fn is_taken_by(&mut self, pod: &Pod, can_make_room: impl FnOnce() -> bool) -> bool {
+        if self.managers.devices.awaited(pod).is_some() {
+            return false;
+        }
+        let lacks_room = self.node_info.refusal(pod).is_some();
+        // For one at a time: the next one's victims are seen when those of this one end.
+        if lacks_room && (self.makes_room || !can_make_room()) {
+            return false;
+        }
+        match admit(&self.managers, pod, &PluginAnswers::default()) {
+            Outcome::Decided(decided) if decided.report.refusal.is_some() => return false,
+            Outcome::Decided(decided) => self.managers = decided.managers,
+            // There are devices for it; what the plugin says will be seen.
+            Outcome::Ask(_) => {}
+        }
+        self.node_info.take(pod);
+        self.makes_room |= lacks_room;
+        true
     }
 }
 
@@ -112,33 +145,19 @@ impl Loop {
         let is_pressure_known = self.pressure.known_conditions().is_some();
         let mut node_info = self.count_pods();
         self.take_for_waiting(&mut node_info, None);
-        let mut managers = self.placement.managers.clone();
-        let mut due = Vec::new();
-        let mut takes_room = false;
-        for entry in waiting {
+        let mut left = Left {
+            node_info,
+            managers: self.placement.managers.clone(),
+            makes_room: false,
+        };
+        let begins = |entry: &&PodEntry| {
             let pod = &entry.state.pod;
+            let can_make_room = || entry.facts.is_critical && self.victims_for(entry).is_ok();
             let is_calm = is_pressure_known && self.first_refusal(pod).is_none();
-            let is_awaiting = managers.devices.awaited(pod).is_some();
-            if !is_calm || is_awaiting {
-                continue;
-            }
-            if node_info.refusal(pod).is_some() {
-                // For one at a time: the next one's victims are seen when those of this one end.
-                if takes_room || !entry.facts.is_critical || self.victims_for(entry).is_err() {
-                    continue;
-                }
-                takes_room = true;
-            }
-            match admit(&managers, pod, &PluginAnswers::default()) {
-                Outcome::Decided(decided) if decided.report.refusal.is_some() => continue,
-                Outcome::Decided(decided) => managers = decided.managers,
-                // There are devices for it; what the plugin says will be seen.
-                Outcome::Ask(_) => {}
-            }
-            node_info.take(pod);
-            due.push(pod.uid.clone());
-        }
-        due
+            is_calm && left.is_taken_by(pod, can_make_room)
+        };
+        let due = waiting.into_iter().filter(begins);
+        due.map(|it| it.uid().clone()).collect()
     }
 
     /// `None`: something of it remains, which is told; the next pass tries again.
@@ -170,6 +189,64 @@ fn is_to_be_tried(entry: &PodEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{CpuManagerPolicy, PlacementConfig};
+    use crate::decide::placement::managers::PlacementSettings;
+    use crate::decide::placement::tests::topology;
+    use crate::decide::predicates::Node;
+    use crate::decide::testing;
+    use crate::model::pod::ResourceList;
+
+    /// Eight CPUs, one of which is kept from containers with CPUs of their own; pods may request so many.
+    fn left(cpus: &str) -> Left {
+        let list = |amounts: &[(&str, &str)]| -> ResourceList {
+            let amount = |(name, text): &(&str, &str)| {
+                let amount = text.parse().expect("a quantity");
+                ((*name).to_owned(), amount)
+            };
+            amounts.iter().map(amount).collect()
+        };
+        let settings = PlacementSettings {
+            compat: Compat::Ballast,
+            config: PlacementConfig {
+                cpu_manager_policy: CpuManagerPolicy::Static,
+                ..PlacementConfig::default()
+            },
+            reserved_system_cpus: None,
+            reservation: list(&[("cpu", "1")]),
+            topology: topology(),
+        };
+        let node = Node {
+            allocatable: list(&[("pods", "10"), ("cpu", cpus), ("memory", "8Gi")]),
+            ..Node::default()
+        };
+        Left {
+            node_info: NodeInfo::new(node, []),
+            managers: Managers::new(&settings).expect("the settings fit the machine"),
+            makes_room: false,
+        }
+    }
+
+    /// Shares its CPUs.
+    fn sharing(cpus: u32) -> Pod {
+        testing::pod(&format!("app {{req cpu={cpus}}}"))
+    }
+
+    /// Has them alone.
+    fn exclusive(cpus: u32) -> Pod {
+        let list = format!("cpu={cpus} memory=1Gi");
+        let mut pod = testing::pod(&format!("app {{req {list} lim {list}}}"));
+        pod.uid = PodUid(list);
+        pod
+    }
+
+    #[test]
+    fn room_is_made_for_the_first_one_that_is_let_in_alone() {
+        let mut left = left("1");
+        assert!(!left.is_taken_by(&sharing(2), || false), "nobody ends");
+        assert!(!left.is_taken_by(&exclusive(8), || true), "of 7 CPUs");
+        assert!(left.is_taken_by(&sharing(2), || true));
+        assert!(!left.is_taken_by(&sharing(2), || true), "the next one");
+    }
 
     #[test]
     fn a_pod_that_is_refused_again_is_tried_after_ever_longer_times() {
