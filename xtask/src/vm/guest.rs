@@ -18,7 +18,7 @@ use crate::test::again::Ran;
 const BOOT_DEADLINE: Duration = Duration::from_mins(3);
 
 /// From the start of the emulator to its end.
-const DEADLINE: Duration = Duration::from_mins(45);
+const DEADLINE: Duration = Duration::from_mins(90);
 /// The same for all tests, and for those at their full size.
 const LONG_DEADLINE: Duration = Duration::from_hours(2);
 
