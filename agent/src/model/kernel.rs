@@ -208,6 +208,12 @@ pub fn parent_pid(stat: &str) -> Option<u32> {
     stat_field(stat, 4)
 }
 
+/// It has ended: field 3 of `/proc/PID/stat` is Z or X, and field 20, its threads, is not more than that one.
+pub fn is_over(stat: &str) -> bool {
+    let is_alone = || stat_field::<u32>(stat, 20).is_none_or(|it| it <= 1);
+    matches!(stat_field(stat, 3), Some('Z' | 'X')) && is_alone()
+}
+
 /// One from the third on. Field 2, the name, is in parentheses and may hold anything, parentheses and spaces too.
 fn stat_field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     let (_, after_name) = stat.rsplit_once(") ")?;
@@ -221,6 +227,9 @@ mod tests {
     #[test]
     fn the_start_time_is_found_behind_any_name() {
         let rest = "S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 8123 1000 200";
+        let ended = rest.replace("S 1 7", "Z 1 7");
+        // Its first thread alone has ended.
+        let goes_on = ended.replace("20 0 1 0", "20 0 2 0");
         for (name, want) in [
             ("sh", Some(8123)),
             ("a) (b", Some(8123)),
@@ -229,6 +238,9 @@ mod tests {
             let stat = format!("7 ({name}) {rest}");
             assert_eq!(start_ticks(&stat), want);
             assert_eq!(parent_pid(&stat), Some(1));
+            for (rest, is_it) in [(rest, false), (&*ended, true), (&*goes_on, false)] {
+                assert_eq!(is_over(&format!("7 ({name}) {rest}")), is_it, "{rest}");
+            }
         }
         for stat in [
             "",

@@ -6,7 +6,7 @@ use crate::model::capacity::{
     HugePages, NodeCapacity, NodeIdentity, hugepage_size, is_swap_on, max_pids, running_pids,
 };
 use crate::model::cgroup_files::parse_count;
-use crate::model::kernel::{parent_pid, start_ticks};
+use crate::model::kernel::{is_over, parent_pid, start_ticks};
 use crate::model::text::{ParseError, flat_keyed, meminfo_bytes, number};
 use crate::sources::ReadError;
 use crate::sources::probe::namespaces;
@@ -102,12 +102,13 @@ pub struct Descent {
     pub start_ticks: u64,
 }
 
-/// All processes that `/proc` shows. Who ends meanwhile is left out.
+/// All processes that `/proc` shows. Who has ended is left out, be it that nobody has collected it yet.
 pub fn descents(root: &Root) -> Result<Vec<Descent>, FsError> {
     let names = root.list("/proc")?;
     let descent = |name: String| {
         let pid = name.parse().ok()?;
         let stat = root.read_text(format!("/proc/{pid}/stat")).ok()?;
+        (!is_over(&stat)).then_some(())?;
         Some(Descent {
             pid,
             parent: parent_pid(&stat)?,

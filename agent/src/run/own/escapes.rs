@@ -91,6 +91,9 @@ impl Escape {
 struct Looked {
     id: ContainerId,
     first: HostProcess,
+    /// Processes of it that the look before has found outside: after the end of the first one, of which nobody has heard
+    /// yet, descent does not tell whose they are.
+    known: Vec<HostProcess>,
     cgroup: CgroupPath,
     outlives: bool,
 }
@@ -117,6 +120,11 @@ impl Loop {
                 Some(Looked {
                     id: it.id.clone(),
                     first: it.process?,
+                    known: it
+                        .escape
+                        .iter()
+                        .flat_map(|it| it.processes.clone())
+                        .collect(),
                     cgroup: it.cgroup.clone(),
                     outlives: entry.state.pod.is_on_host_pid,
                 })
@@ -194,7 +202,11 @@ fn find_escapes(trees: &[Tree], looked: Vec<Looked>) -> Escapes {
 /// What cannot be read has ended, or nothing is known of it.
 fn escape_of(trees: &[Tree], looked: &Looked, families: &Families<'_>) -> Option<Escape> {
     let path = looked.cgroup.as_str();
-    let outside = families.of(looked.first).filter_map(|process| {
+    let mut all: Vec<HostProcess> = families.of(looked.first).collect();
+    let family: BTreeSet<HostProcess> = all.iter().copied().collect();
+    let known = looked.known.iter();
+    all.extend(known.filter(|it| !family.contains(it) && families.has(**it)));
+    let outside = all.into_iter().filter_map(|process| {
         let places = places(trees, &process.pid.to_string(), path).ok()?;
         (!places.outside.is_empty() && process.is_there()).then_some((process, places.outside))
     });
@@ -246,13 +258,18 @@ impl<'a> Families<'a> {
         }
     }
 
+    fn has(&self, it: HostProcess) -> bool {
+        self.find(it).is_some()
+    }
+
+    fn find(&self, wanted: HostProcess) -> Option<&'a Descent> {
+        let found = self.by_pid.get(&wanted.pid).copied();
+        found.filter(|it| process(it) == wanted)
+    }
+
     /// A process that is still there and all that descend from it, the elder generation first.
     fn of(&self, first: HostProcess) -> impl Iterator<Item = HostProcess> {
-        let first = self
-            .by_pid
-            .get(&first.pid)
-            .filter(|it| process(it) == first);
-        let mut family: Vec<&Descent> = first.into_iter().copied().collect();
+        let mut family: Vec<&Descent> = self.find(first).into_iter().collect();
         let mut seen: BTreeSet<u32> = family.iter().map(|it| it.pid).collect();
         let mut n_looked = 0;
         while let Some(parent) = family.get(n_looked).copied() {
@@ -375,6 +392,12 @@ mod tests {
             start_ticks: 10,
         };
         assert_eq!(families.of(first).count(), 1);
+        assert!(families.has(first));
+        let other = HostProcess {
+            start_ticks: 11,
+            ..first
+        };
+        assert!(!families.has(other));
     }
 
     #[test]
