@@ -260,7 +260,7 @@ impl DevicePlugins {
         for name in unix_socket::list(&config.directory)?.keys() {
             root.remove_file(config.directory.join(name))?;
         }
-        let (listener, socket) = unix_socket::listen(&path)?;
+        let (listener, socket) = unix_socket::listen(&path, 0o750)?;
         let listener = listener
             .set_nonblocking(true)
             .and_then(|()| UnixListener::from_std(listener))

@@ -73,7 +73,7 @@ pub fn serve(
     if let Some(directory) = path.parent() {
         Root::host().create_private_dir(directory)?;
     }
-    let (listener, file) = unix_socket::listen(path)?;
+    let (listener, file) = unix_socket::listen(path, 0o750)?;
     let listener = listener
         .set_nonblocking(true)
         .and_then(|()| UnixListener::from_std(listener))

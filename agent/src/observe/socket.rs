@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::event_log::EventLog;
 use super::explain;
+use super::listener::{BindError, Listener};
 use super::oom_records;
 use super::protocol::{
     AnswerRef, EventsRequest, ExplainRequest, MAX_REQUEST_BYTES, RecordsRequest, Request,
@@ -29,7 +30,6 @@ use crate::model::stats::StatsSnapshot;
 use crate::model::status::Status;
 use crate::places::{ClientPlace, ClientPlaces};
 use crate::sys::clock;
-use crate::sys::unix_socket::{self, ListenError, SocketFile};
 
 /// Connections at a time; for one more, the one that has kept the agent waiting longest is closed.
 pub const MAX_CONNECTIONS: usize = 32;
@@ -49,8 +49,8 @@ const BATCH: usize = 64;
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often the socket's file is looked at: a cleaner of `/run` may have removed it.
-const FILE_CHECK: Duration = Duration::from_secs(5);
+/// Everybody may look for the socket, which is root's.
+const DIRECTORY_MODE: u32 = 0o755;
 
 /// Statistics older than this are made anew for who asks: two clients that ask every second share
 /// their sweeps.
@@ -110,12 +110,7 @@ impl CatchUp {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("listen for ballast status, ballast events, ballast explain and ballast top")]
-    Listen {
-        #[from]
-        source: ListenError,
-    },
-    #[error("hand {path} to the runtime")]
-    Register { path: String, source: io::Error },
+    Listen(#[from] BindError),
 }
 
 /// A running server.
@@ -131,74 +126,24 @@ pub fn serve(
     sources: Sources,
     shutdown: Shutdown,
 ) -> Result<SocketServer, ServeError> {
-    let bound = Bound::new(path)?;
-    let task = tokio::spawn(accept_loop(bound, sources, shutdown));
+    let listener = Listener::bind(path, DIRECTORY_MODE)?;
+    let task = tokio::spawn(accept_loop(listener, sources, shutdown));
     Ok(SocketServer { task })
 }
 
-/// The socket and where clients find it.
-struct Bound {
-    listener: UnixListener,
-    file: SocketFile,
-}
-
-impl Bound {
-    fn new(path: &Path) -> Result<Self, ServeError> {
-        let (listener, file) = unix_socket::listen(path)?;
-        let registered = listener
-            .set_nonblocking(true)
-            .and_then(|()| UnixListener::from_std(listener));
-        let listener = registered.map_err(|source| ServeError::Register {
-            path: path.display().to_string(),
-            source,
-        })?;
-        Ok(Self { listener, file })
-    }
-
-    /// Listens anew where clients would no longer find the socket. Whoever is connected stays.
-    async fn keep_in_place(&mut self) {
-        let file = self.file.clone();
-        let looked = tokio::task::spawn_blocking(move || file.is_in_place()).await;
-        // An error: the runtime ends.
-        if looked.unwrap_or(true) {
-            return;
-        }
-        let path = self.file.path().display().to_string();
-        match Self::new(self.file.path()) {
-            Ok(again) => {
-                *self = again;
-                tracing::warn!(path, "the agent's socket was removed and is back");
-            }
-            Err(error) => {
-                let error = crate::sys::chain(&error);
-                tracing::warn!(
-                    error,
-                    path,
-                    "the agent's socket was removed and is not back"
-                );
-            }
-        }
-    }
-}
-
-async fn accept_loop(mut bound: Bound, sources: Sources, mut shutdown: Shutdown) {
+async fn accept_loop(mut listener: Listener, sources: Sources, mut shutdown: Shutdown) {
     let places = ClientPlaces::new(MAX_CONNECTIONS);
     let server = Arc::new(Server {
         sources,
         follower_places: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
         own_uid: nix::unistd::geteuid().as_raw(),
     });
-    let mut file_checks = tokio::time::interval(FILE_CHECK);
     let mut connections = JoinSet::new();
     loop {
         let stream = tokio::select! {
             () = shutdown.requested() => break,
-            _ = file_checks.tick() => {
-                bound.keep_in_place().await;
-                continue;
-            }
-            accepted = bound.listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "accept on the agent's socket failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -225,8 +170,6 @@ async fn accept_loop(mut bound: Bound, sources: Sources, mut shutdown: Shutdown)
     }
     // Clients are told nothing they could not ask again: the tasks end with the set.
     connections.shutdown().await;
-    drop(bound.listener);
-    bound.file.remove();
 }
 
 struct Server {

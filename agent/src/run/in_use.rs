@@ -169,7 +169,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let config = config(base.directory(), &address.to_string());
         let socket = base.path("agent.sock");
-        let (unix, file) = unix_socket::listen(&socket).unwrap();
+        let (unix, file) = unix_socket::listen(&socket, 0o755).unwrap();
         let holder = listeners::name(&Root::host(), std::process::id());
         assert!(holder.ends_with(&format!(" (pid {})", std::process::id())));
         let both = [

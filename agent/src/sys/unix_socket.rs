@@ -46,12 +46,12 @@ pub struct SocketFile {
     inode: u64,
 }
 
-/// Listens at `path`, mode 0600, in a directory that is made (0755) when it is missing. A socket
-/// left behind by a process that is gone is replaced; at most 107 bytes of path fit.
+/// Listens at `path`, mode 0600, in a directory that is made with `directory_mode` when it is missing.
+/// A socket left behind by a process that is gone is replaced; at most 107 bytes of path fit.
 ///
 /// The socket is bound under another name and renamed, so it is complete and private from the
 /// moment it can be found.
-pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
+pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let failed = |what, path: &Path, source| ListenError::Io {
         what,
         path: path.to_owned(),
@@ -60,7 +60,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     if let Some(parent) = path.parent() {
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(0o755)
+            .mode(directory_mode)
             .create(parent)
             .map_err(|e| failed("create directory", parent, e))?;
     }
@@ -213,13 +213,13 @@ mod tests {
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let base = Scratch::new("unix");
         let path = base.path("run/agent.sock");
-        let (listener, file) = listen(&path).unwrap();
+        let (listener, file) = listen(&path, 0o755).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let error = listen(&path).unwrap_err();
+        let error = listen(&path, 0o755).unwrap_err();
         assert!(matches!(error, ListenError::InUse { .. }), "{error}");
         drop(listener);
-        let (_second, second_file) = listen(&path).unwrap();
+        let (_second, second_file) = listen(&path, 0o755).unwrap();
         assert!(!file.is_in_place() && second_file.is_in_place());
         file.remove();
         assert!(UnixStream::connect(&path).is_ok(), "the newer one stays");
@@ -231,7 +231,7 @@ mod tests {
     fn nobody_waits_for_ever_at_a_full_backlog() {
         let base = Scratch::new("unix");
         let path = base.path("agent.sock");
-        let (listener, _file) = listen(&path).unwrap();
+        let (listener, _file) = listen(&path, 0o755).unwrap();
         socket::listen(&listener, socket::Backlog::new(1).unwrap()).unwrap();
         let mut waiting = Vec::new();
         let error = loop {
@@ -265,7 +265,7 @@ mod tests {
     fn a_file_that_is_no_socket_is_left_alone() {
         let base = Scratch::new("unix");
         let path = base.write("precious", "data");
-        let error = listen(&path).unwrap_err();
+        let error = listen(&path, 0o755).unwrap_err();
         assert!(matches!(error, ListenError::NotASocket { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"data");
     }

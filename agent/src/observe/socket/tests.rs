@@ -10,6 +10,7 @@ use super::*;
 use crate::model::record::{EventDetail, EventKind, tests::oom_record};
 use crate::model::stats::tests::example_stats;
 use crate::model::status::tests::example_status;
+use crate::observe::listener::FILE_CHECK;
 use crate::observe::protocol::Answer;
 use crate::observe::shutdown::{self, ShutdownTrigger};
 use crate::sys::scratch::Scratch;
@@ -373,6 +374,35 @@ async fn a_removed_socket_comes_back_and_who_is_connected_stays() {
     assert!(matches!(&answers[..], [Answer::Status(_)]), "{answers:?}");
     append(&fixture.events, EventKind::Oom, "later");
     assert_eq!(next_event(&mut follower).await.sequence, 4);
+}
+
+/// A client that asks for what its connection waits for, with the place kept.
+async fn ask_for_events(fixture: &Fixture) -> BufReader<UnixStream> {
+    let mut stream = fixture.connect().await;
+    let events = request(r#""command":"events""#);
+    stream.write_all(&events).await.unwrap();
+    stream
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_socket_comes_back_while_the_next_client_has_no_place() {
+    let (_hearing, heard) = watch::channel(Some(Duration::ZERO));
+    let fixture = Fixture::with(16, |_| {
+        Some(CatchUp {
+            ask: Arc::new(|| ()),
+            heard,
+        })
+    });
+    tokio::time::sleep(FILE_CHECK - CATCH_UP_PATIENCE / 2).await;
+    let mut clients = Vec::new();
+    for _ in 0..=MAX_CONNECTIONS {
+        clients.push(ask_for_events(&fixture).await);
+    }
+    std::fs::remove_file(&fixture.path).unwrap();
+    tokio::time::sleep(CATCH_UP_PATIENCE * 3 / 4).await;
+    assert!(fixture.path.exists());
+    let mut last = clients.pop().unwrap();
+    assert_eq!(next_event(&mut last).await.sequence, 1);
 }
 
 #[tokio::test]
