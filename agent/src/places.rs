@@ -1,8 +1,8 @@
 //! The places of a server's connections.
 //!
 //! Invariant: a client keeps nobody out by waiting. When every place is taken, the connection that
-//! has kept the agent waiting longest ends: an idle one, one whose request never ends, or one that
-//! does not read its answer. No connection ends while the agent works for it.
+//! has kept the agent waiting longest ends: an idle one, one whose request never ends, one that does
+//! not read its answer, or one that waits for a disk. No connection ends while the agent works for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -136,7 +136,8 @@ impl ClientPlace {
         self.set(Turn::Agent);
     }
 
-    /// The agent waits for the client from now on: to read, to ask, to go.
+    /// The agent waits for the client from now on: to read, to ask, to go. Or it waits for something else on behalf of
+    /// the client, which is not work.
     pub(crate) fn clients_turn(&self) {
         let since = Instant::now();
         self.set(Turn::Client { since });

@@ -3,8 +3,11 @@
 //!
 //! Invariant: a client takes a place and the memory of one batch, never the time of the agent. It
 //! may be root or the agent's own user, nobody else. A reader that stops reading holds its own
-//! connection only, and gives it up when somebody else needs a place. Only followers keep theirs, and
-//! they have half of the places at most, so that paused ones cannot keep `ballast status` out.
+//! connection only, and gives it up when somebody else needs a place; so does who waits for a disk.
+//! Only followers keep theirs, and they have half of the places at most, so that paused ones cannot
+//! keep `ballast status` out.
+
+mod disk;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,10 +16,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use self::disk::Disk;
 use super::event_log::EventLog;
 use super::explain;
 use super::listener::{BindError, Listener};
@@ -65,6 +69,8 @@ const CATCH_UP_PATIENCE: Duration = Duration::from_secs(3);
 
 const STARTING: &str = "the agent is starting: its first pass is not complete";
 const NO_STATS: &str = "the agent has no statistics: its first sweep is not complete";
+const NO_PLACE: &str = "the agent has too many clients, and this one waited longest: ask again";
+const NO_DISK: &str = "the disk of the agent's state directory does not answer";
 
 /// What the answers are made from.
 #[derive(Clone)]
@@ -126,21 +132,31 @@ pub fn serve(
     sources: Sources,
     shutdown: Shutdown,
 ) -> Result<SocketServer, ServeError> {
+    serve_from(path, sources, Disk::default(), shutdown)
+}
+
+fn serve_from(
+    path: &Path,
+    sources: Sources,
+    disk: Disk,
+    shutdown: Shutdown,
+) -> Result<SocketServer, ServeError> {
     let listener = Listener::bind(path, DIRECTORY_MODE)?;
-    let task = tokio::spawn(accept_loop(listener, sources, shutdown));
+    let server = Server {
+        sources,
+        disk,
+        follower_places: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
+        own_uid: nix::unistd::geteuid().as_raw(),
+    };
+    let task = tokio::spawn(accept_loop(listener, Arc::new(server), shutdown));
     Ok(SocketServer { task })
 }
 
-async fn accept_loop(mut listener: Listener, sources: Sources, mut shutdown: Shutdown) {
+async fn accept_loop(mut listener: Listener, server: Arc<Server>, mut shutdown: Shutdown) {
     let places = ClientPlaces::new(MAX_CONNECTIONS);
-    let server = Arc::new(Server {
-        sources,
-        follower_places: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
-        own_uid: nix::unistd::geteuid().as_raw(),
-    });
     let mut connections = JoinSet::new();
     loop {
-        let stream = tokio::select! {
+        let mut stream = tokio::select! {
             () = shutdown.requested() => break,
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
@@ -159,8 +175,12 @@ async fn accept_loop(mut listener: Listener, sources: Sources, mut shutdown: Shu
         let server = Arc::clone(&server);
         connections.spawn(async move {
             let ended = tokio::select! {
-                ended = server.serve_connection(stream, &place) => ended,
-                () = place.taken_back() => Err(io::ErrorKind::TimedOut.into()),
+                ended = server.serve_connection(&mut stream, &place) => ended,
+                () = place.taken_back() => {
+                    // Who does not read has no room for it.
+                    let told = AnswerRef::Error(NO_PLACE).to_line();
+                    stream.try_write(&told).map(drop)
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection to the agent's socket ended early");
@@ -174,13 +194,14 @@ async fn accept_loop(mut listener: Listener, sources: Sources, mut shutdown: Shu
 
 struct Server {
     sources: Sources,
+    disk: Disk,
     follower_places: Arc<Semaphore>,
     own_uid: u32,
 }
 
 /// Where the answers to one request go.
 struct Reply<'a> {
-    writer: OwnedWriteHalf,
+    writer: WriteHalf<'a>,
     place: &'a ClientPlace,
 }
 
@@ -199,9 +220,13 @@ impl Reply<'_> {
 }
 
 impl Server {
-    async fn serve_connection(&self, stream: UnixStream, place: &ClientPlace) -> io::Result<()> {
+    async fn serve_connection(
+        &self,
+        stream: &mut UnixStream,
+        place: &ClientPlace,
+    ) -> io::Result<()> {
         let uid = stream.peer_cred()?.uid();
-        let (reader, writer) = stream.into_split();
+        let (reader, writer) = stream.split();
         let mut reply = Reply { writer, place };
         if !is_allowed(uid, self.own_uid) {
             let message = format!("user {uid} may not talk to the agent: only root may");
@@ -275,10 +300,11 @@ impl Server {
             oom_records,
             ..
         } = self.sources.clone();
-        let explained = tokio::task::spawn_blocking(move || {
-            explain::pod(&status, &admissions, &oom_records, &request)
-        });
-        match explained.await.map_err(io::Error::other)? {
+        let read = move || explain::pod(&status, &admissions, &oom_records, &request);
+        let Some(explained) = self.from_disk(reply.place, read).await? else {
+            return reply.send(AnswerRef::Error(NO_DISK)).await;
+        };
+        match explained {
             Ok(explanation) => reply.send(AnswerRef::Explanation(&explanation)).await,
             Err(error) => reply.send(AnswerRef::Error(&error.to_string())).await,
         }
@@ -303,20 +329,23 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> io::Result<()> {
         let directory = self.sources.oom_records.clone();
-        let listed = tokio::task::spawn_blocking(move || oom_records::ids(&directory));
-        let ids = match listed.await.map_err(io::Error::other)? {
-            Ok(ids) => ids,
-            Err(error) => {
+        let list = move || oom_records::ids(&directory);
+        let ids = match self.from_disk(reply.place, list).await? {
+            Some(Ok(ids)) => ids,
+            Some(Err(error)) => {
                 return reply
                     .send(AnswerRef::Error(&crate::sys::chain(&error)))
                     .await;
             }
+            None => return reply.send(AnswerRef::Error(NO_DISK)).await,
         };
         for id in ids {
             let directory = self.sources.oom_records.clone();
-            let read = tokio::task::spawn_blocking(move || oom_records::read(&directory, id));
-            let Some(record) = read.await.map_err(io::Error::other)? else {
-                continue;
+            let read = move || oom_records::read(&directory, id);
+            let record = match self.from_disk(reply.place, read).await? {
+                Some(Some(record)) => record,
+                Some(None) => continue,
+                None => return reply.send(AnswerRef::Error(NO_DISK)).await,
             };
             if request.since.is_none_or(|since| record.event.time >= since) {
                 reply.send(AnswerRef::Record(&record)).await?;
@@ -325,10 +354,23 @@ impl Server {
         Ok(())
     }
 
+    /// What `read` finds in the state directory. `None`: its disk does not answer. Somebody else may have the place of
+    /// the client meanwhile.
+    async fn from_disk<T: Send + 'static>(
+        &self,
+        place: &ClientPlace,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Option<T>> {
+        place.clients_turn();
+        let found = self.disk.read(read).await;
+        place.agents_turn();
+        found
+    }
+
     async fn follow(
         &self,
         request: &EventsRequest,
-        mut reader: BufReader<OwnedReadHalf>,
+        mut reader: BufReader<ReadHalf<'_>>,
         mut reply: Reply<'_>,
     ) -> io::Result<()> {
         let Ok(_place) = self.follower_places.try_acquire() else {
@@ -360,7 +402,7 @@ fn is_allowed(uid: u32, own_uid: u32) -> bool {
 }
 
 /// The first line, without its newline; at most one byte more than a request may have.
-async fn read_request_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Vec<u8>> {
+async fn read_request_line(reader: &mut BufReader<ReadHalf<'_>>) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let limit = u64::try_from(MAX_REQUEST_BYTES).map_err(io::Error::other)? + 1;
     reader.take(limit).read_until(b'\n', &mut line).await?;

@@ -6,6 +6,9 @@
 
 use std::path::PathBuf;
 
+use tokio::sync::SemaphorePermit;
+
+use super::disk::{DISK_TIMEOUT, MAX_READS};
 use super::*;
 use crate::model::record::{EventDetail, EventKind, tests::oom_record};
 use crate::model::stats::tests::example_stats;
@@ -21,6 +24,7 @@ struct Fixture {
     events: EventLog,
     status: watch::Sender<Option<Arc<Status>>>,
     stats: watch::Sender<Option<Arc<StatsSnapshot>>>,
+    disk: Disk,
     server: SocketServer,
     shutdown: ShutdownTrigger,
     _scratch: Scratch,
@@ -55,12 +59,14 @@ impl Fixture {
             admissions: path.with_file_name("admissions"),
             oom_records: path.with_file_name("oom"),
         };
-        let server = serve(&path, sources, shutdown).unwrap();
+        let disk = Disk::default();
+        let server = serve_from(&path, sources, disk.clone(), shutdown).unwrap();
         Self {
             path,
             events,
             status,
             stats,
+            disk,
             server,
             shutdown: trigger,
             _scratch: scratch,
@@ -76,11 +82,15 @@ impl Fixture {
         let mut stream = self.connect().await;
         // The server may close before it has read all of it.
         let _ = stream.write_all(request).await;
-        let mut text = String::new();
-        let _ = stream.read_to_string(&mut text).await;
-        let answers = text.lines().map(serde_json::from_str);
-        answers.collect::<Result<_, _>>().unwrap()
+        read_answers(&mut stream).await
     }
+}
+
+async fn read_answers(stream: &mut BufReader<UnixStream>) -> Vec<Answer> {
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text).await;
+    let answers = text.lines().map(serde_json::from_str);
+    answers.collect::<Result<_, _>>().unwrap()
 }
 
 fn append(events: &EventLog, kind: EventKind, message: &str) {
@@ -374,6 +384,52 @@ async fn a_removed_socket_comes_back_and_who_is_connected_stays() {
     assert!(matches!(&answers[..], [Answer::Status(_)]), "{answers:?}");
     append(&fixture.events, EventKind::Oom, "later");
     assert_eq!(next_event(&mut follower).await.sequence, 4);
+}
+
+/// What asks the disk of the state directory.
+const DISK_REQUESTS: [&str; 2] = [
+    r#""command":"records""#,
+    r#""command":"explain","pod":"database""#,
+];
+
+/// As if reads that hang held all of it.
+async fn hang(disk: &Disk) -> SemaphorePermit<'_> {
+    let all = u32::try_from(MAX_READS).unwrap();
+    disk.reads.acquire_many(all).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_a_disk_that_hangs_is_told() {
+    let fixture = Fixture::start(16);
+    let _hung = hang(&fixture.disk).await;
+    for rest in DISK_REQUESTS {
+        let begun = tokio::time::Instant::now();
+        let answers = fixture.ask(&request(rest)).await;
+        assert_eq!(answers, [Answer::Error(NO_DISK.to_owned())], "{rest}");
+        let took = begun.elapsed();
+        assert!((DISK_TIMEOUT..CLIENT_TIMEOUT).contains(&took), "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_disk_keeps_nobody_out() {
+    let fixture = Fixture::start(16);
+    let _hung = hang(&fixture.disk).await;
+    let mut clients = Vec::new();
+    for n in 0..MAX_CONNECTIONS * 2 {
+        let mut stream = fixture.connect().await;
+        let request = request(DISK_REQUESTS[n % DISK_REQUESTS.len()]);
+        stream.write_all(&request).await.unwrap();
+        clients.push(stream);
+    }
+    let told = read_answers(&mut clients[0]).await;
+    assert_eq!(told, [Answer::Error(NO_PLACE.to_owned())]);
+    let status = request(r#""command":"status""#);
+    let answers = tokio::time::timeout(DISK_TIMEOUT / 2, fixture.ask(&status)).await;
+    assert!(
+        matches!(answers.as_deref(), Ok([Answer::Status(_)])),
+        "{answers:?}"
+    );
 }
 
 /// A client that asks for what its connection waits for, with the place kept.
