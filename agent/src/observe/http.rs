@@ -246,6 +246,8 @@ async fn serve_stream(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        // A client that has ended its side still listens, as `nc -N` does.
+        .half_close(true)
         .max_buf_size(16 * 1024)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);

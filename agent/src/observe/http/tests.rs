@@ -169,6 +169,50 @@ async fn a_client_that_never_ends_its_body_loses_its_connection() {
     }
 }
 
+/// What a client may have said when it ends its side of the connection, and whether that is answered.
+const LAST_WORDS: [(&str, bool); 6] = [
+    ("", false),
+    (KEEP_ALIVE, true),
+    ("GET /metrics HTTP/1.0\r\n\r\n", true),
+    ("GET /metrics HTTP/1.1\r\nX: ", false),
+    (
+        "GET /healthz HTTP/1.1\r\nHost: node\r\nContent-Length: 1000\r\n\r\n1",
+        true,
+    ),
+    (
+        "GET /healthz HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n1",
+        true,
+    ),
+];
+
+/// All that a client reads which ends its side after `words`, as `nc -N` does, and stays.
+async fn last_answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &str) -> String {
+    // So the server hears of the words and of the end at once.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    stream.write_all(words.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let mut answer = String::new();
+    // Until the server closes, with or without the end of TLS.
+    let _ = stream.read_to_string(&mut answer).await;
+    assert!(begun.elapsed() <= ANSWER_TIMEOUT, "{words}");
+    answer
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_ends_its_side_is_answered_and_loses_its_connection() {
+    let (server, _pages, _trigger) = start().await;
+    for (words, is_answered) in LAST_WORDS {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let answer = last_answer(stream, words).await;
+        assert_eq!(
+            answer.contains(" 200 OK\r\n"),
+            is_answered,
+            "{words}: {answer}"
+        );
+    }
+}
+
 const KEEP_ALIVE: &str = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
 
 /// Asks once and reads the answer; the connection stays.
@@ -218,9 +262,14 @@ async fn for_one_more_connection_the_one_that_was_idle_longest_is_closed() {
 async fn probes_are_answered_whatever_idle_and_deaf_clients_hold() {
     let (server, _pages, _trigger) = start().await;
     let (mut silent, mut deaf_ones) = (Vec::new(), Vec::new());
-    for _ in 0..100 {
+    for n in 0..100 {
         silent.push(TcpStream::connect(server.address).await.unwrap());
-        deaf_ones.push(deaf(server.address).await);
+        let (mut stream, _) = deaf(server.address).await;
+        if n % 2 == 0 {
+            // The server may have closed it.
+            let _ = stream.shutdown().await;
+        }
+        deaf_ones.push(stream);
     }
     for path in ["/healthz", "/readyz"] {
         let request = request("GET", path);
@@ -235,14 +284,19 @@ async fn probes_are_answered_whatever_idle_and_deaf_clients_hold() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_loses_its_connection() {
     let (server, _pages, _trigger) = start().await;
-    let (mut stream, n_asked) = deaf(server.address).await;
-    let begun = tokio::time::Instant::now();
-    while begun.elapsed() < ANSWER_TIMEOUT * 2 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    for ends_its_side in [false, true] {
+        let (mut stream, n_asked) = deaf(server.address).await;
+        if ends_its_side {
+            stream.shutdown().await.unwrap();
+        }
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < ANSWER_TIMEOUT * 2 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers).await;
+        let answers = String::from_utf8_lossy(&answers);
+        let n_answers = answers.matches("HTTP/1.1 200").count();
+        assert!(n_answers < n_asked, "{n_answers} of {n_asked} answers");
     }
-    let mut answers = Vec::new();
-    let _ = stream.read_to_end(&mut answers).await;
-    let answers = String::from_utf8_lossy(&answers);
-    let n_answers = answers.matches("HTTP/1.1 200").count();
-    assert!(n_answers < n_asked, "{n_answers} of {n_asked} answers");
 }

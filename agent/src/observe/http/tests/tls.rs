@@ -135,6 +135,24 @@ async fn both_versions_of_tls_in_use_are_served() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_ends_its_side_is_answered_and_loses_its_connection() {
+    let served = Served::new().await;
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for (words, is_answered) in LAST_WORDS {
+            // What needs no token.
+            let words = words.replace("/metrics", "/healthz");
+            let stream = served.connect(&[version]).await.unwrap();
+            let answer = last_answer(stream, &words).await;
+            assert_eq!(
+                answer.contains(" 200 OK\r\n"),
+                is_answered,
+                "{words}: {answer}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn without_tls_there_is_no_answer() {
     let served = Served::new().await;
