@@ -217,6 +217,31 @@ fn a_watch_that_ends_goes_on_and_one_that_is_too_old_begins_anew() -> Result<()>
     Ok(())
 }
 
+/// Lists are answered, and what happens after them is heard of with the next.
+#[test]
+fn a_watch_that_ends_at_once_each_time_is_a_fault_until_one_lasts() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("ended", Manner::EndsWatches, &["first"])?;
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: it ends at once each time, ";
+    ensure!(heard.fault().starts_with(right), "{}", heard.fault());
+    ensure!(heard.names() == ["first"], "{:?}", heard.pods);
+    let watches = || {
+        let questions = server.questions().into_iter();
+        questions.filter(|it| it.contains("watch=true")).count()
+    };
+    let n_watches = watches();
+    heard.wait("more have ended", |it| {
+        assert!(!it.is_followed(), "{:?}", it.status);
+        watches() >= n_watches + 2
+    })?;
+    ensure!(heard.n_faults == 1, "{}", heard.n_faults);
+    server.behave(Manner::StreamsLists);
+    heard.wait("one lasts", Heard::is_followed)?;
+    server.put(&pod("second"));
+    heard.wait("the second", |it| it.names() == ["first", "second"])
+}
+
 #[test]
 fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
     for manner in [Manner::RefusesStreams, Manner::KnowsNoStreams] {

@@ -31,6 +31,8 @@ pub enum Manner {
     KnowsNoStreams,
     /// It streams no lists, and has forgotten what came after any version.
     Forgets,
+    /// It is behind a gateway that ends each watch at once.
+    EndsWatches,
     /// The one who asks may not.
     Forbids,
     /// The one who asks may look at pods, and not write Events.
@@ -515,6 +517,9 @@ impl State {
         to.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
         )?;
+        if manner == Manner::EndsWatches {
+            return to.write_all(b"0\r\n\r\n");
+        }
         let mut inner = self.lock();
         let n_cuts = inner.n_cuts;
         // Without a version, or with that of anything, it begins with what there is.

@@ -61,6 +61,9 @@ const RELIST: Duration = Duration::from_secs(10);
 /// A watch that lasted so long was good, and the pauses begin anew.
 const LASTED: Duration = Duration::from_secs(10);
 
+/// So many watches in a row that did not last are no accident: somebody on the way lets no stream through.
+const CUTS: u32 = 3;
+
 const LIST_PODS: (ApiVerb, ApiResource) = (ApiVerb::List, ApiResource::Pods);
 const WATCH: (ApiVerb, ApiResource) = (ApiVerb::Watch, ApiResource::Pods);
 
@@ -127,6 +130,8 @@ pub(super) struct Follower {
     back_off: BackOff,
     /// When the watch began; `None`: it has not.
     began: Option<Duration>,
+    /// Watches that ended without a failure and had not lasted, since the last one that did.
+    n_cuts: u32,
 }
 
 /// A watch that has begun.
@@ -165,6 +170,7 @@ impl Follower {
             is_expired: false,
             back_off: BackOff::new(),
             began: None,
+            n_cuts: 0,
         }
     }
 
@@ -185,6 +191,7 @@ impl Follower {
         if self.standing.set_server(server) {
             self.version = None;
             self.streams_lists = true;
+            self.n_cuts = 0;
         }
     }
 
@@ -209,6 +216,10 @@ impl Follower {
                 left @ (Left::Ended | Left::Cut) => {
                     let has_lasted = self.has_lasted();
                     self.is_expired &= !has_lasted;
+                    match has_lasted {
+                        true => self.n_cuts = 0,
+                        false => self.count_cut(),
+                    }
                     // What cuts one watch cuts those of all nodes.
                     if !has_lasted || matches!(left, Left::Cut) {
                         self.pause(Duration::ZERO).await;
@@ -247,20 +258,44 @@ impl Follower {
         began.is_some_and(|it| now.saturating_sub(it) >= LASTED)
     }
 
+    fn count_cut(&mut self) {
+        self.n_cuts += 1;
+        if self.is_cut_each_time() {
+            let why = "it ends at once each time, as behind a proxy that lets no stream through";
+            self.standing.set_fault(failure(WATCH, why).why);
+        }
+    }
+
+    /// Then what happens is heard of late, and a watch that has begun says nothing yet.
+    fn is_cut_each_time(&self) -> bool {
+        self.n_cuts >= CUTS
+    }
+
     async fn watch(&mut self, transport: &Transport) -> Left {
         let Watch { mut events, end } = match self.begin(transport).await {
             Ok(watch) => watch,
             Err(left) => return left,
         };
         self.began = Some(clock::boottime());
-        self.standing.set_followed();
+        if !self.is_cut_each_time() {
+            self.standing.set_followed();
+        }
         loop {
-            let until = match self.is_quiet {
+            if self.n_cuts > 0 && self.has_lasted() {
+                self.n_cuts = 0;
+                self.standing.set_followed();
+            }
+            let silent = match self.is_quiet {
                 true => end,
                 false => end.min(Instant::now() + SILENCE),
             };
+            let until = match self.n_cuts {
+                0 => silent,
+                _ => silent.min(Instant::now() + LASTED),
+            };
             let event = match timeout_at(until, events.next::<PodEvent>()).await {
-                Err(_) if until < end => return Left::Silent,
+                Err(_) if until < silent => continue,
+                Err(_) if silent < end => return Left::Silent,
                 Ok(Ok(None)) if Instant::now() + OVERDUE + EARLY < end => return Left::Cut,
                 // Without an end the connection is dead. The next watch has another.
                 Err(_) | Ok(Ok(None)) => return Left::Ended,
@@ -483,11 +518,12 @@ fn by_name(pod: ApiPod) -> (Arc<PodRef>, Arc<ApiPod>) {
     (Arc::clone(&pod.pod), Arc::new(pod))
 }
 
-fn too_many((verb, resource): (ApiVerb, ApiResource)) -> Failure {
-    let (verb, resource) = (verb.as_str(), resource.as_str());
-    Failure::new(format!(
-        "{verb} {resource}: the node has more than {MOST_PODS} pods"
-    ))
+fn too_many(of: (ApiVerb, ApiResource)) -> Failure {
+    failure(of, &format!("the node has more than {MOST_PODS} pods"))
+}
+
+fn failure((verb, resource): (ApiVerb, ApiResource), why: &str) -> Failure {
+    Failure::new(format!("{} {}: {why}", verb.as_str(), resource.as_str()))
 }
 
 fn of_node(node: &str) -> String {
