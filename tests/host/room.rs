@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::container::PodPhase;
+use ballast::model::record::EventRecord;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::manifest::{Container, Manifest};
@@ -215,6 +216,48 @@ fn a_pod_that_comes_does_not_pass_one_that_waits() -> Result<()> {
     agent.put(&wants("late"))?;
     agent.wait_pod("second", "runs", is_running)?;
     agent.wait_pod("late", "is refused", is_refused("OutOfmemory"))?;
+    Ok(())
+}
+
+/// Under its own UID or under another one: who was refused meanwhile does not take its place, unless by its priority.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_is_edited_has_its_place_again() -> Result<()> {
+    let mut agent = Agent::new("edited-place")?.with_memory(256, 64)?;
+    agent.start()?;
+    let wants = |name: &str| always(name, json!({"memory": "100Mi"}));
+    let edited = |pod: Manifest| pod.with("volumes", json!([{"name": "more", "emptyDir": {}}]));
+    let pods = [wants("plain"), wants("static").with_uid("0b1c2d3e-place")];
+    let runs_anew = |before: &PodEntry| {
+        let pid = pid_of(before, "app");
+        move |it: &PodEntry| is_running(it) && pid_of(it, "app") != pid
+    };
+    for pod in &pods {
+        let name = pod.name();
+        agent.put(pod)?;
+        let before = agent.wait_pod(name, "runs", is_running)?;
+        let second = format!("second-{name}");
+        refusal(&agent, &wants(&second), "OutOfmemory")?;
+        agent.put(&edited(pod.clone()))?;
+        agent.wait_pod(name, "runs anew", runs_anew(&before))?;
+        agent.wait_pod(&second, "stays refused", is_refused("OutOfmemory"))?;
+        let returns = told(&agent, "RefusedPodReturns")?;
+        let of = |it: &&EventRecord| it.event.pod.as_ref().is_some_and(|it| it.name == second);
+        assert_eq!(returns.iter().filter(of).count(), 0, "{returns:#?}");
+
+        let urgent = format!("urgent-{name}");
+        refusal(
+            &agent,
+            &wants(&urgent).with("priority", json!(10)),
+            "OutOfmemory",
+        )?;
+        agent.put(pod)?;
+        agent.wait_pod(&urgent, "runs", is_running)?;
+        agent.wait_pod(name, "is refused", is_refused("OutOfmemory"))?;
+        agent.remove_pod(&second)?;
+        agent.remove_pod(name)?;
+        agent.remove_pod(&urgent)?;
+        agent.wait("all are gone", |it| it.pods.is_empty())?;
+    }
     Ok(())
 }
 

@@ -205,9 +205,20 @@ impl NodeInfo {
     /// The pod is in from now on.
     pub fn take(&mut self, pod: &Pod) {
         self.n_pods += 1;
+        self.add(pod, &Figures::new());
+    }
+
+    /// The pod comes in the place of one that is in, once that has ended: it counts as far as it asks for more.
+    pub fn take_after(&mut self, pod: &Pod, before: &Pod) {
+        self.add(pod, &figures(&before.counted_requests()));
+    }
+
+    /// `had`: what of its requests is counted already.
+    fn add(&mut self, pod: &Pod, had: &Figures) {
         for (name, figure) in figures(&pod.counted_requests()) {
+            let had = had.get(&name).copied().unwrap_or_default();
             let sum = self.requested.entry(name).or_default();
-            *sum = sum.saturating_add(figure);
+            *sum = sum.saturating_add(figure.saturating_sub(had).max(0));
         }
         let host_ports = &pod.node_requirements.host_ports;
         self.host_ports.extend(host_ports.iter().cloned());

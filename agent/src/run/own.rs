@@ -38,6 +38,7 @@ mod removals;
 mod reserved;
 mod returns;
 mod start;
+mod successors;
 mod system_cpus;
 mod told;
 mod undecided;

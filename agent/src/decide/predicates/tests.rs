@@ -64,6 +64,20 @@ fn required(terms: Value) -> Pod {
 }
 
 #[test]
+fn a_pod_in_the_place_of_another_counts_as_far_as_it_asks_for_more() {
+    let cpu = |amount: &str| pod(json!({"cpu": amount}));
+    for (edited, left) in [("500m", 1000), ("900m", 1000), ("1200m", 700)] {
+        let before = cpu("900m");
+        let mut info = NodeInfo::new(node(), [&before]);
+        info.take_after(&cpu(edited), &before);
+        info.take(&cpu("0"));
+        // Two pods of three.
+        let fits = |milli: u32| info.refusal(&cpu(&format!("{milli}m"))).is_none();
+        assert!(fits(left) && !fits(left + 1), "{edited}");
+    }
+}
+
+#[test]
 fn a_resource_that_is_short_is_told_in_kubelets_words() {
     let short = |what: &str, requested: u64, used: u64, capacity: u64| {
         format!(

@@ -28,7 +28,16 @@ pub(super) struct ManifestState {
     /// It had every manifest, without a fault.
     pub is_complete: bool,
     /// Pods that end because their definition is another one, which they have when they come back.
-    ending_to_begin_anew: BTreeMap<PodUid, Redefinition>,
+    ending_to_begin_anew: BTreeMap<PodUid, Anew>,
+}
+
+/// A pod that begins anew when it has ended.
+#[derive(Debug)]
+struct Anew {
+    redefinition: Redefinition,
+    /// As it is by this definition.
+    pod: Pod,
+    keeps_place: bool,
 }
 
 /// Whether a pod ends before it has its new definition.
@@ -117,11 +126,12 @@ impl Loop {
                 state.manifest = Some(origin.file);
                 state.digest = origin.digest;
             }
-            state.redefined = self
-                .manifest_state
-                .ending_to_begin_anew
-                .remove(&state.pod.uid);
+            let ending = &mut self.manifest_state.ending_to_begin_anew;
+            let anew = ending.remove(&state.pod.uid);
+            let keeps_place = anew.as_ref().is_some_and(|it| it.keeps_place);
+            state.redefined = anew.map(|it| it.redefinition);
             if let Some(mut entry) = self.entry_of(state) {
+                entry.keeps_place = keeps_place;
                 self.go_on_after_logs(&mut entry);
                 entry.is_confirmed = true;
                 entry.seen_at = Some(now);
@@ -195,9 +205,13 @@ impl Loop {
                     fields.join(", ")
                 );
                 self.told.redefined(&entry.pod_ref, text);
-                let redefinition = Redefinition { at, fields };
+                let anew = Anew {
+                    redefinition: Redefinition { at, fields },
+                    keeps_place: entry.has_place(),
+                    pod: pod.clone(),
+                };
                 let ending = &mut self.manifest_state.ending_to_begin_anew;
-                ending.insert(pod.uid.clone(), redefinition);
+                ending.insert(pod.uid.clone(), anew);
                 self.delete_pod(&pod.uid, now);
             }
         }
@@ -230,7 +244,10 @@ impl Loop {
         if is_over(entry) || entry.state.admission != Admission::Admitted {
             return None;
         }
-        let others = self.count_pods_but(Some(&new.uid));
+        let mut others = self.count_pods_but(Some(&new.uid));
+        for it in self.successors_before(entry) {
+            it.take(&mut others);
+        }
         let refusal = others.refusal(new);
         if ending == Ending::No {
             // A pod that would not be let in any more goes on, and may be changed.
@@ -276,6 +293,12 @@ impl Loop {
 }
 
 impl ManifestState {
+    /// Of those that begin anew, as they do.
+    pub(super) fn keeping_their_place(&self) -> impl Iterator<Item = &Pod> {
+        let anew = self.ending_to_begin_anew.values();
+        anew.filter(|it| it.keeps_place).map(|it| &it.pod)
+    }
+
     /// Takes the warnings of a reading, and gives those that are new.
     fn warn(&mut self, warnings: &[ManifestFault]) -> Vec<String> {
         let told: BTreeSet<String> = std::mem::take(&mut self.warnings).into_iter().collect();

@@ -12,6 +12,7 @@ use super::phases::Phases;
 use super::plugins::allocated_devices;
 use super::pods::{self, CgroupFault, Instance, Lack, PodEntry};
 use super::reserved::{leave_out_absent, only_write};
+use super::successors::unblock;
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
 use crate::apply::{checkpoint, host_path};
@@ -113,7 +114,7 @@ impl Loop {
         for entry in self.pods.values_mut() {
             entry.is_dirty |= entry.waits_for_room;
         }
-        self.unblock();
+        unblock(&mut self.pods);
         let is_looked_at = |it: &&PodEntry| scope == Scope::All || it.is_dirty;
         let mut entries: Vec<&PodEntry> = self.pods.values().filter(is_looked_at).collect();
         // Who decides first takes what there is.
@@ -156,30 +157,6 @@ impl Loop {
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
         self.count_pass(scope, started, phases);
-    }
-
-    /// A pod whose name is still taken by another one waits, until all that are to go are gone.
-    fn unblock(&mut self) {
-        for (name, uids) in pods::by_name(&self.pods) {
-            let going: BTreeSet<&PodUid> = uids
-                .iter()
-                .filter(|it| {
-                    self.pods
-                        .get(it)
-                        .is_some_and(|it| it.state.deletion.is_some())
-                })
-                .collect();
-            for uid in &uids {
-                let Some(entry) = self.pods.get_mut(uid) else {
-                    continue;
-                };
-                // One that is to go itself waits for nobody: it may have been replaced meanwhile.
-                let is_blocked = !going.is_empty() && !going.contains(uid);
-                entry.is_dirty |= entry.blocked.is_some() && !is_blocked;
-                entry.blocked =
-                    is_blocked.then(|| format!("waits until the earlier pod {name} is gone"));
-            }
-        }
     }
 
     fn decide(

@@ -270,6 +270,8 @@ impl Loop {
         if let Some(resource) = managers.devices.awaited(pod) {
             let why = format!("waits for a device plugin that offers {resource}");
             self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+            // Nobody knows when it comes.
+            entry.keeps_place = false;
             self.close(uid);
             return;
         }
@@ -385,7 +387,11 @@ impl Loop {
             return Room::Is;
         };
         let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
-        let failures = node_info.failures(&entry.state.pod, None);
+        let mut left = node_info.clone();
+        for it in self.successors_before(entry) {
+            it.take(&mut left);
+        }
+        let failures = left.failures(&entry.state.pod, None);
         self.node_info = Some(node_info);
         match failures.first() {
             None => Room::Is,
@@ -473,6 +479,10 @@ impl Loop {
         let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
         let mut node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
         self.take_for_waiting(&mut node_info, Some(entry.uid()));
+        // Whoever has the place until then is among those that end.
+        for it in self.successors_before(entry) {
+            node_info.take(it.pod);
+        }
         let failures = node_info.failures(pod, None);
         let Some(first) = failures.first() else {
             return Ok(None);
@@ -557,6 +567,7 @@ impl Loop {
         };
         entry.waits = None;
         entry.waits_for_room = false;
+        entry.keeps_place = false;
         entry.is_unsaved = true;
         if report.alignments.iter().any(|it| it.is_cut) {
             self.told.search_cut(&entry.pod_ref);

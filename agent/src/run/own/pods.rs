@@ -12,6 +12,7 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
+use crate::decide::eviction::facts::priority;
 use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
@@ -195,6 +196,8 @@ pub(super) struct PodEntry {
     pub waits: Option<String>,
     /// Pods end to make room for it.
     pub waits_for_room: bool,
+    /// It comes in the place of a pod that was edited, which is kept for it until its admission is decided.
+    pub keeps_place: bool,
     /// Why it has not taken the definition that its manifest has now.
     pub held_back: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
@@ -246,6 +249,7 @@ impl PodEntry {
             aside: None,
             waits: None,
             waits_for_room: false,
+            keeps_place: false,
             held_back: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
@@ -329,6 +333,11 @@ impl PodEntry {
             && self.state.admission == Admission::Admitted
             && !self.is_finished()
             && !self.state.phase.is_terminal()
+    }
+
+    /// It has a place on the node, or one is kept for it: who comes in its place has that.
+    pub(super) fn has_place(&self) -> bool {
+        self.keeps_place || self.is_active() && self.state.eviction.is_none()
     }
 
     /// The kernel killed `n` processes of `container`.
@@ -423,13 +432,19 @@ impl StatePaths {
     }
 }
 
-/// Whose claim on the node comes first: the higher priority, then the older pod. Kubelet's knows no priority.
-pub(super) fn claim(entry: &PodEntry, compat: Compat) -> (Reverse<i32>, WallTime, &PodUid) {
-    let priority = match compat {
-        Compat::Ballast => entry.facts.priority,
+/// Whose claim on the node comes first: the higher rank, then who keeps the place of another, then the older pod.
+pub(super) fn claim(entry: &PodEntry, compat: Compat) -> (Reverse<(i32, bool)>, WallTime, &PodUid) {
+    let rank = rank(&entry.state.pod, compat);
+    let first = Reverse((rank, entry.keeps_place));
+    (first, entry.state.accepted_at, entry.uid())
+}
+
+/// The priority, of which kubelet's claims know nothing.
+pub(super) fn rank(pod: &Pod, compat: Compat) -> i32 {
+    match compat {
+        Compat::Ballast => priority(pod, compat).unwrap_or(0),
         Compat::Kubelet => 0,
-    };
-    (Reverse(priority), entry.state.accepted_at, entry.uid())
+    }
 }
 
 /// Stores the state of a pod.
@@ -504,6 +519,25 @@ mod tests {
 
     fn id(attempt: u32) -> ContainerId {
         ContainerId::new(format!("app0-{attempt}")).expect("a valid id")
+    }
+
+    #[test]
+    fn priority_is_before_the_place_of_another_and_that_before_age() {
+        let with = |priority, keeps_place, ms| {
+            let mut entry = entry(0);
+            entry.state.pod.priority = priority;
+            entry.keeps_place = keeps_place;
+            entry.state.accepted_at = WallTime::from_epoch(Duration::from_millis(ms));
+            entry
+        };
+        let high = with(Some(1), false, 3);
+        let edited = with(None, true, 2);
+        let (old, young) = (with(None, false, 0), with(None, false, 1));
+        let first = |one, other, compat| claim(one, compat) < claim(other, compat);
+        for (one, other) in [(&high, &edited), (&edited, &old), (&old, &young)] {
+            assert!(first(one, other, Compat::Ballast));
+        }
+        assert!(first(&old, &high, Compat::Kubelet));
     }
 
     #[test]

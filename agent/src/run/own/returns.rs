@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Loop;
 use super::pods::{self, PodEntry};
+use super::successors::Successor;
 use crate::config::Compat;
 use crate::decide::eviction::returns::is_to_return;
 use crate::decide::placement::admission::{Outcome, admit};
@@ -49,14 +50,30 @@ impl Tries {
 }
 
 /// What the node has left, of which those that wait take one after the other.
-struct Left {
+struct Left<'a> {
     node_info: NodeInfo,
     managers: Managers,
+    /// Whose places are kept for them. The lowest rank first.
+    successors: Vec<Successor<'a>>,
     /// Others end for one of them.
     makes_room: bool,
 }
 
-impl Left {
+impl Left<'_> {
+    /// Leaves their places to those of this rank and above.
+    fn keep_places(&mut self, rank: i32) {
+        while let Some(it) = self.successors.pop_if(|it| it.rank >= rank) {
+            it.take(&mut self.node_info);
+            // What the one before it has of its own is not given out yet.
+            if it.before.is_none()
+                && let Outcome::Decided(decided) =
+                    admit(&self.managers, it.pod, &PluginAnswers::default())
+            {
+                self.managers = decided.managers;
+            }
+        }
+    }
+
     /// True: the pod would be let in with what is left, which is less by it now. `can_make_room`: others would end for it.
     fn is_taken_by(&mut self, pod: &Pod, can_make_room: impl FnOnce() -> bool) -> bool {
         if self.managers.devices.awaited(pod).is_some() {
@@ -148,10 +165,12 @@ impl Loop {
         let mut left = Left {
             node_info,
             managers: self.placement.managers.clone(),
+            successors: self.successors(),
             makes_room: false,
         };
         let begins = |entry: &&PodEntry| {
             let pod = &entry.state.pod;
+            left.keep_places(pods::rank(pod, self.own.compat));
             let can_make_room = || entry.facts.is_critical && self.victims_for(entry).is_ok();
             let is_calm = is_pressure_known && self.first_refusal(pod).is_none();
             is_calm && left.is_taken_by(pod, can_make_room)
@@ -197,7 +216,7 @@ mod tests {
     use crate::model::pod::ResourceList;
 
     /// Eight CPUs, one of which is kept from containers with CPUs of their own; pods may request so many.
-    fn left(cpus: &str) -> Left {
+    fn left<'a>(cpus: &str) -> Left<'a> {
         let list = |amounts: &[(&str, &str)]| -> ResourceList {
             let amount = |(name, text): &(&str, &str)| {
                 let amount = text.parse().expect("a quantity");
@@ -222,6 +241,7 @@ mod tests {
         Left {
             node_info: NodeInfo::new(node, []),
             managers: Managers::new(&settings).expect("the settings fit the machine"),
+            successors: Vec::new(),
             makes_room: false,
         }
     }
@@ -246,6 +266,39 @@ mod tests {
         assert!(!left.is_taken_by(&exclusive(8), || true), "of 7 CPUs");
         assert!(left.is_taken_by(&sharing(2), || true));
         assert!(!left.is_taken_by(&sharing(2), || true), "the next one");
+    }
+
+    #[test]
+    fn the_place_of_a_pod_that_was_edited_is_nobodys_of_its_rank_or_below() {
+        let edited = sharing(2);
+        for (rank, is_taken) in [(1, true), (0, false), (-1, false)] {
+            let mut left = left("3");
+            left.successors.push(Successor {
+                pod: &edited,
+                rank: 0,
+                before: None,
+            });
+            left.keep_places(rank);
+            let found = left.is_taken_by(&sharing(2), || false);
+            assert_eq!(found, is_taken, "{rank}");
+        }
+    }
+
+    #[test]
+    fn cpus_of_its_own_are_kept_for_a_pod_that_was_edited() {
+        for (rank, is_taken) in [(1, true), (0, false)] {
+            let mut edited = exclusive(4);
+            edited.uid = PodUid("edited".to_owned());
+            let mut left = left("8");
+            left.successors.push(Successor {
+                pod: &edited,
+                rank: 0,
+                before: None,
+            });
+            left.keep_places(rank);
+            let found = left.is_taken_by(&exclusive(4), || false);
+            assert_eq!(found, is_taken, "{rank}, of 7 CPUs");
+        }
     }
 
     #[test]
