@@ -1,10 +1,11 @@
-//! The answering side: connections of one listener, each given to a [`Handler`].
+//! The answering side: connections, each given to a [`Handler`].
 //!
 //! Invariant: a client keeps nobody out: when every place is taken, the connection that has kept the
 //! server waiting longest ends, and never one that it works for. A connection takes the memory of the
 //! requests that it has open, [`MAX_STREAMS`] at most.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -51,13 +52,26 @@ pub struct Limits {
     pub idle: Duration,
 }
 
+/// Where connections come from.
+pub trait Accept: Send {
+    /// The next one.
+    fn accept(&mut self) -> impl Future<Output = io::Result<UnixStream>> + Send;
+}
+
+impl Accept for UnixListener {
+    async fn accept(&mut self) -> io::Result<UnixStream> {
+        let (stream, _) = UnixListener::accept(self).await?;
+        Ok(stream)
+    }
+}
+
 /// Serves until the future is dropped, which ends every connection.
-pub async fn serve(listener: UnixListener, limits: Limits, handler: Handler) {
+pub async fn serve(mut listener: impl Accept, limits: Limits, handler: Handler) {
     let places = ClientPlaces::new(limits.max_connections);
     let mut connections = JoinSet::new();
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "accept of a gRPC connection failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

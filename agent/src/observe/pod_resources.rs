@@ -3,37 +3,41 @@
 //! loop publishes. Out: services `v1.PodResourcesLister` and the old `v1alpha1.PodResourcesLister`
 //! on one socket.
 //!
-//! Whoever can open the socket may ask; its directory is for root and its group.
+//! Whoever can open the socket may ask; its directory is for root and its group. A removed socket comes back, where
+//! kubelet's stays away.
 
 mod answer;
 mod rate;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::body::Body;
 
 use self::rate::TokenBucket;
+use super::listener::{BindError, Listener};
 use super::metrics::labels::PodResourcesVersion;
 use super::metrics::{Metrics, PodResourcesCall};
 use super::shutdown::Shutdown;
 use crate::grpc::messages::pod_resources::{Empty, GetRequest, path};
-use crate::grpc::server::{self, Handler, Limits};
+use crate::grpc::server::{self, Accept, Handler, Limits};
 use crate::model::pod_resources::NodeResources;
-use crate::sys::unix_socket::{self, ListenError};
-use crate::sys::{FsError, Root, clock};
+use crate::sys::clock;
 
 /// Requests a second over time, and at once, of all clients together. As kubelet.
 pub const REQUESTS_PER_SECOND: u32 = 100;
 pub const BURST: u32 = 10;
+
+/// For root and its group alone.
+const DIRECTORY_MODE: u32 = 0o750;
 
 /// Largest request: a name and a namespace.
 const MAX_REQUEST_BYTES: usize = 4 << 10;
@@ -46,12 +50,14 @@ const LIMITS: Limits = Limits {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("prepare the directory of the pod resources API")]
-    Directory(#[from] FsError),
     #[error("listen for the pod resources API")]
-    Listen(#[from] ListenError),
-    #[error("hand {} to the runtime", .path.display())]
-    Register { path: PathBuf, source: io::Error },
+    Listen(#[from] BindError),
+}
+
+impl Accept for Listener {
+    async fn accept(&mut self) -> io::Result<UnixStream> {
+        Self::accept(self).await
+    }
 }
 
 /// A snapshot and what is told of the requests for it.
@@ -63,24 +69,14 @@ struct Service {
 }
 
 /// Binds `path` (kubelet's is `/var/lib/kubelet/pod-resources/kubelet.sock`) and serves on the
-/// current runtime until `shutdown`. The task ends when the socket file is removed.
+/// current runtime until `shutdown`. The socket file is removed before the task ends.
 pub fn serve(
     path: &Path,
     resources: watch::Receiver<Option<Arc<NodeResources>>>,
     metrics: Metrics,
     mut shutdown: Shutdown,
 ) -> Result<JoinHandle<()>, ServeError> {
-    if let Some(directory) = path.parent() {
-        Root::host().create_private_dir(directory)?;
-    }
-    let (listener, file) = unix_socket::listen(path, 0o750)?;
-    let listener = listener
-        .set_nonblocking(true)
-        .and_then(|()| UnixListener::from_std(listener))
-        .map_err(|source| ServeError::Register {
-            path: path.to_owned(),
-            source,
-        })?;
+    let listener = Listener::bind(path, DIRECTORY_MODE)?;
     metrics.begin_pod_resources();
     let service = Arc::new(Service {
         resources,
@@ -100,7 +96,6 @@ pub fn serve(
             () = server::serve(listener, LIMITS, handler) => {}
             () = shutdown.requested() => {}
         }
-        file.remove();
     }))
 }
 

@@ -1,7 +1,13 @@
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the socket is removed beside the code under test"
+)]
+
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
 use tonic::Code;
 
 use super::*;
@@ -16,8 +22,10 @@ use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, PodResources,
 };
 use crate::model::topology::NumaNodeId;
+use crate::observe::listener::FILE_CHECK;
 use crate::observe::metrics::Format;
 use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::sys::Root;
 use crate::sys::scratch::Scratch;
 
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -55,9 +63,7 @@ impl Fixture {
         A: prost::Message + Default + 'static,
     {
         let channel = Channel::connect(&self.socket).await.expect("it listens");
-        let max_answer = 16 << 20;
-        let method = Method { path, max_answer };
-        channel.unary(method, question, DEADLINE).await
+        ask_on(&channel, path, question).await
     }
 
     async fn stop(self) {
@@ -68,6 +74,16 @@ impl Fixture {
             "its socket goes with it"
         );
     }
+}
+
+async fn ask_on<Q, A>(channel: &Channel, path: &'static str, question: Q) -> Result<A, Status>
+where
+    Q: prost::Message + 'static,
+    A: prost::Message + Default + 'static,
+{
+    let max_answer = 16 << 20;
+    let method = Method { path, max_answer };
+    channel.unary(method, question, DEADLINE).await
 }
 
 fn ids(nodes: &[(Option<u32>, &str)]) -> DeviceIds {
@@ -264,5 +280,20 @@ async fn clients_that_wait_keep_nobody_out() {
         let answer = fixture.ask::<_, ListResponse>(path::LIST, Empty {}).await;
         answer.expect("it is answered in time");
     }
+    fixture.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_socket_comes_back_and_who_is_connected_stays() {
+    let fixture = Fixture::new("removed", Some(node()));
+    let channel = Channel::connect(&fixture.socket).await.expect("it listens");
+    let directory = fixture.socket.parent().expect("it has one");
+    std::fs::remove_dir_all(directory).expect("it is there");
+    tokio::time::sleep(FILE_CHECK * 2).await;
+    let mode = std::fs::metadata(directory).expect("it is back").mode();
+    assert_eq!(mode & 0o027, 0, "{mode:o}");
+    let again = fixture.ask::<_, ListResponse>(path::LIST, Empty {}).await;
+    let before = ask_on::<_, ListResponse>(&channel, path::LIST, Empty {}).await;
+    assert_eq!(again.expect("listed"), before.expect("listed"));
     fixture.stop().await;
 }
