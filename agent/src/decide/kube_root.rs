@@ -83,8 +83,7 @@ pub fn followed(trees: &[Tree], before: Option<CgroupId>) -> Option<usize> {
 
 /// What stands before kubepods in the path of a pod; `None`: it is no pod's.
 fn root_of_pod(path: &CgroupPath) -> Option<CgroupPath> {
-    let mut above: Vec<CgroupPath> =
-        std::iter::successors(path.parent(), CgroupPath::parent).collect();
+    let mut above: Vec<CgroupPath> = path.ancestors().skip(1).collect();
     // A container may have a whole tree of pods in it: the first is the node's.
     above.reverse();
     let is_pod = |root: &CgroupPath| {

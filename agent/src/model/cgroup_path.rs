@@ -61,6 +61,11 @@ impl CgroupPath {
         }
     }
 
+    /// Itself, and then each cgroup above it up to the root.
+    pub fn ancestors(&self) -> impl Iterator<Item = Self> + use<> {
+        std::iter::successors(Some(self.clone()), Self::parent)
+    }
+
     pub fn is_root(&self) -> bool {
         self.0 == "/"
     }
@@ -207,6 +212,10 @@ mod tests {
         ] {
             let it = path(text);
             assert_eq!(it.parent(), parent.map(path), "{text}");
+            let ancestors: Vec<CgroupPath> = it.ancestors().collect();
+            assert_eq!(ancestors.len(), components.len() + 1, "{text}");
+            assert_eq!(ancestors.first(), Some(&it), "{text}");
+            assert_eq!(ancestors.get(1).cloned(), it.parent(), "{text}");
             assert_eq!(it.last(), last, "{text}");
             assert_eq!(it.components().collect::<Vec<_>>(), components, "{text}");
             assert_eq!(it.depth(), components.len(), "{text}");

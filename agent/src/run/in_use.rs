@@ -41,11 +41,7 @@ struct LockFound {
 pub(super) fn faults(root: &Root, config: &Config, cgroup_root: Option<&Path>) -> Vec<RunError> {
     let began = clock::boottime();
     loop {
-        let agent = match lock::held_by(&root.path(config.state_directory.join(STATE_LOCK))) {
-            HeldBy::Nobody => None,
-            HeldBy::Process(agent) => Some(agent),
-            HeldBy::Unknown => Some(None),
-        };
+        let agent = lock::held_by(&root.path(config.state_directory.join(STATE_LOCK)));
         let found = Found {
             address: config.metrics.address.filter(|it| http::is_in_use(*it)),
             socket: unix_socket::check_free(&root.path(&config.socket)),
@@ -53,7 +49,7 @@ pub(super) fn faults(root: &Root, config: &Config, cgroup_root: Option<&Path>) -
         };
         let is_late = clock::boottime().saturating_sub(began) > PATIENCE;
         // An agent that runs goes on.
-        if agent.is_some() || is_late || !found.has_any() {
+        if agent != HeldBy::Nobody || is_late || !found.has_any() {
             return judge(root, agent, found);
         }
         thread::sleep(STEP);
@@ -88,8 +84,8 @@ impl Found {
     }
 }
 
-/// `agent`: who holds the lock of the state directory; the inner `None`: it is not known.
-fn judge(root: &Root, agent: Option<Option<u32>>, found: Found) -> Vec<RunError> {
+/// `agent`: who holds the lock of the state directory.
+fn judge(root: &Root, agent: HeldBy, found: Found) -> Vec<RunError> {
     let in_use = |field, what: String, holder: Option<u32>| {
         (!may_be(agent, holder)).then(|| RunError::InUse {
             field,
@@ -99,7 +95,11 @@ fn judge(root: &Root, agent: Option<Option<u32>>, found: Found) -> Vec<RunError>
     };
     let mut faults = Vec::new();
     faults.extend(found.address.and_then(|address| {
-        let holder = listeners::process_at(root, address, agent.flatten());
+        let agent = match agent {
+            HeldBy::Process(agent) => agent,
+            HeldBy::Nobody | HeldBy::Unknown => None,
+        };
+        let holder = listeners::process_at(root, address, agent);
         in_use("metrics.address", address.to_string(), holder)
     }));
     faults.extend(match found.socket {
@@ -125,11 +125,11 @@ fn judge(root: &Root, agent: Option<Option<u32>>, found: Found) -> Vec<RunError>
 
 /// Whether who holds something may be the agent of this configuration, which holds the lock. Either may be a process
 /// that is not seen from here.
-fn may_be(agent: Option<Option<u32>>, holder: Option<u32>) -> bool {
+fn may_be(agent: HeldBy, holder: Option<u32>) -> bool {
     match (agent, holder) {
-        (None, _) => false,
-        (Some(Some(agent)), Some(holder)) => agent == holder,
-        (Some(_), _) => true,
+        (HeldBy::Nobody, _) => false,
+        (HeldBy::Process(Some(agent)), Some(holder)) => agent == holder,
+        (HeldBy::Process(_) | HeldBy::Unknown, _) => true,
     }
 }
 
@@ -235,13 +235,15 @@ mod tests {
     #[test]
     fn who_is_not_seen_may_be_the_agent_if_one_runs() {
         for (agent, holder, is_it) in [
-            (None, None, false),
-            (None, Some(1), false),
-            (Some(None), None, true),
-            (Some(None), Some(1), true),
-            (Some(Some(1)), None, true),
-            (Some(Some(1)), Some(1), true),
-            (Some(Some(1)), Some(2), false),
+            (HeldBy::Nobody, None, false),
+            (HeldBy::Nobody, Some(1), false),
+            (HeldBy::Unknown, None, true),
+            (HeldBy::Unknown, Some(1), true),
+            (HeldBy::Process(None), None, true),
+            (HeldBy::Process(None), Some(1), true),
+            (HeldBy::Process(Some(1)), None, true),
+            (HeldBy::Process(Some(1)), Some(1), true),
+            (HeldBy::Process(Some(1)), Some(2), false),
         ] {
             assert_eq!(may_be(agent, holder), is_it, "{agent:?} {holder:?}");
         }

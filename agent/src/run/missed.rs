@@ -7,7 +7,6 @@
 //! tells what was missed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -275,7 +274,7 @@ impl KillCounts {
             return count;
         };
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
-        let mut above = iter::successors(path.parent(), CgroupPath::parent);
+        let mut above = path.ancestors().skip(1);
         let group_kills = match count.group_kills {
             None if goes(&path) == Some(false) => Some(0),
             Some(0) if above.any(|it| goes(&it) == Some(true)) => None,
@@ -304,7 +303,7 @@ impl KillCounts {
         }
         let container = group.container;
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
-        let above = iter::successors(container.parent(), CgroupPath::parent);
+        let above = container.ancestors().skip(1);
         let is_in_limit =
             |it: &CgroupPath| group.limit.is_none_or(|limit| it.below(limit).is_some());
         let mut above = above.take_while(is_in_limit);

@@ -263,8 +263,7 @@ pub fn locate(
 /// The cgroups on the way from that of all pods at `root` down to `path`; of a container that lies elsewhere, and what
 /// is in it, that alone. `None`: it is none of a pod's.
 fn steps(path: &CgroupPath, root: &CgroupPath) -> Option<Vec<CgroupPath>> {
-    let above = std::iter::successors(Some(path.clone()), CgroupPath::parent);
-    let mut above: Vec<CgroupPath> = above.collect();
+    let mut above: Vec<CgroupPath> = path.ancestors().collect();
     above.reverse();
     if let Some(kubepods) = above.iter().position(|it| is_kubepods(it, root)) {
         return Some(above.split_off(kubepods + 1));

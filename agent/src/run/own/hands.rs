@@ -323,7 +323,7 @@ fn leaves_cpus_to_pods(node: &Node, kubelet: &KubeletConfig, cpus: &CpuSet) -> b
 /// Of the cgroup below which kubepods is, or of the nearest above it of which that is known. `None`: of none.
 fn usable_cpus(node: &Node, kubelet: &KubeletConfig) -> Option<CpuSet> {
     let root = kubelet.cgroup_root_path();
-    let mut paths = std::iter::successors(Some(root), CgroupPath::parent);
+    let mut paths = root.ancestors();
     paths.find_map(|it| node.reader.cpus(&it).ok().flatten())
 }
 
