@@ -491,7 +491,7 @@ fn a_flood_of_events_is_read_at_once_and_what_was_dropped_is_counted() {
         let pod = pod(&format!("pod{i}"), 2 * i);
         fake.add_sandbox(&pod);
         fake.add_container(&pod, "app", 0, &container_id(2 * i + 1));
-        let is_read = fake.tell(&pod, &container_id(2 * i + 1), Duration::from_secs(5));
+        let is_read = fake.tell(&pod, &container_id(2 * i + 1), patience());
         assert!(is_read, "event {i} waits since {:?}", began.elapsed());
     }
     heard.wait("all are known", |it| {

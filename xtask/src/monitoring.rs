@@ -17,6 +17,9 @@ const SUITE: &str = "bookworm";
 
 const PACKAGES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 
+/// In the directory: after what it was filled.
+const RECIPE: &str = "recipe";
+
 /// Programs of the packages that run from wherever they are.
 const PROGRAMS: [&str; 3] = ["prometheus", "promtool", "amtool"];
 
@@ -33,11 +36,19 @@ exec unshare --mount --map-root-user sh -euc '
 /// The directory of the programs in the cache; they are fetched first if they are not there.
 pub(crate) fn programs() -> Result<PathBuf> {
     let root = workspace::cache()?.join(format!("monitoring-{SUITE}"));
-    if !root.exists() {
+    let kept = fs::read_to_string(root.join(RECIPE)).unwrap_or_default();
+    if kept != recipe() {
         headline(format_args!("fetch {} from Debian", PACKAGES.join(", ")));
+        debian::remove(&root)?;
         fill(&root, fetch).context("fetch Prometheus and Alertmanager")?;
     }
     Ok(root.join("bin"))
+}
+
+/// All that decides what the directory holds: another one is filled anew.
+fn recipe() -> String {
+    let (packages, programs) = (PACKAGES.join(" "), PROGRAMS.join(" "));
+    format!("{SUITE}: {packages}: {programs}\n{ALERTMANAGER}")
 }
 
 fn fetch(directory: &Path) -> Result<()> {
@@ -52,5 +63,7 @@ fn fetch(directory: &Path) -> Result<()> {
     let script = bin.join("prometheus-alertmanager");
     fs::write(&script, ALERTMANAGER)
         .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
-        .with_context(|| format!("write {}", script.display()))
+        .with_context(|| format!("write {}", script.display()))?;
+    let kept = directory.join(RECIPE);
+    fs::write(&kept, recipe()).with_context(|| format!("write {}", kept.display()))
 }

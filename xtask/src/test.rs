@@ -184,8 +184,16 @@ const DEADLINE: Duration = Duration::from_mins(30);
 /// Tests that touch the machine own it.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 
-/// Variables by which tests look at less.
-const SHRINKING: [&str; 2] = ["BALLAST_TEST_SCALE", "BALLAST_VECTORS"];
+/// Variables by which tests look at less, wait longer, or run other eBPF programs than those of the commit.
+const OTHERWISE: [&str; 4] = [
+    "BALLAST_EBPF_OBJECTS",
+    "BALLAST_TEST_SCALE",
+    "BALLAST_VECTORS",
+    "BALLAST_VM",
+];
+
+/// Test programs whose tests wait most of the time, and have nothing in common.
+const MANY_AT_A_TIME: &str = "--test-threads=6";
 
 /// Options of a test program that are about its output.
 const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
@@ -234,21 +242,17 @@ enum Extent {
 
 fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<ExitCode> {
     check_options(&arguments.pass_on)?;
-    let is_shrunk = SHRINKING.iter().any(|it| std::env::var_os(it).is_some());
-    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty() && !is_shrunk;
+    let only = only(&arguments.pass_on);
+    let is_whole = extent != Extent::Named && only.is_empty();
     let before = tested::clean();
     if is_whole {
         tested::forget()?;
     }
-    let left_to_all: Vec<String> = match extent {
-        Extent::Gate => Lane::value_variants()
-            .iter()
-            .filter(|it| !lanes.contains(it))
-            .map(|it| it.name())
-            .collect(),
-        Extent::All | Extent::Named => Vec::new(),
-    };
-    let mut report = Report::start(left_to_all);
+    let left = Lane::value_variants()
+        .iter()
+        .filter(|it| !lanes.contains(it));
+    let left_to_all = left.map(|it| it.name()).collect();
+    let mut report = Report::start(left_to_all, only);
     let mut runner = Runner {
         asked: extent == Extent::Named,
         pass_on: &arguments.pass_on,
@@ -290,6 +294,16 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
         note(format_args!("{} has this commit", path.display()));
     }
     Ok(report.close())
+}
+
+/// What makes a run one of a part of the lanes' tests, or of other ones.
+fn only(pass_on: &[String]) -> Vec<String> {
+    let variables = OTHERWISE.iter().filter_map(|it| {
+        let value = std::env::var_os(it)?;
+        Some(format!("{it}={}", value.display()))
+    });
+    let shown = |it: &&String| !SHOW.contains(&it.as_str());
+    pass_on.iter().filter(shown).cloned().chain(variables).collect()
 }
 
 /// Refuses what the lanes would pass over.
@@ -407,7 +421,9 @@ impl Runner<'_> {
     /// The lane of the test program of its name.
     fn target(&mut self, lane: Lane) -> Result<Outcome> {
         let program = self.programs()?.target(&lane.name())?.clone();
-        let ran = run_program(&program, &[], self.pass_on)?;
+        let threads = (lane == Lane::Plugins).then(|| MANY_AT_A_TIME.to_owned());
+        let arguments: Vec<_> = threads.iter().chain(self.pass_on).cloned().collect();
+        let ran = run_program(&program, &[], &arguments)?;
         Ok(self.outcome(lane, &ran))
     }
 

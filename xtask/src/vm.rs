@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     };
-    let mut report = Report::start(Vec::new());
+    let mut report = Report::start(Vec::new(), arguments.pass_on.clone());
     for row in lane(&selection, &programs)?.0 {
         report.push(row.required());
     }

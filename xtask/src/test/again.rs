@@ -36,9 +36,16 @@ pub(super) const AGAIN: &[&str] = &[
 pub(super) const ONCE: &[&str] = &[
     "files::a_file_that_cannot_be_removed",
     "files::a_full_state_directory",
+    "files::what_is_mounted_in_a_volume_outlives_its_pod",
+    "hostile::a_disk_in_path_that_hangs",
+    "hostile::a_record_that_is_a_fifo",
+    "limits::containers_are_killed_as_one",
     "limits::every_limit",
+    "limits::oom_score_adj_follows_the_class",
     "limits::processes_are_in_their_cgroup",
+    "readings::kubepods_that_was_made_anew",
     "stats::a_cgroup_that_was_made_again",
+    "stats::a_list_longer_than_a_page",
 ];
 
 /// One run of a test program.

@@ -21,6 +21,7 @@ pub(super) enum Part {
 const STORM: &[&str] = &[
     // These take 15 s and more by themselves, or are about numbers.
     "cadvisor::",
+    "beside::a_second_agent_on_the_same_state",
     "crash::a_storm_of_kills",
     "descriptors::a_start_without_descriptors_waits",
     "eviction::a_leak_of_50_mb_per_second",
@@ -79,7 +80,7 @@ const TOGETHER: &[&str] = &[
 /// Host tests that do to a machine what only a virtual one is for: the lane `vm` has them.
 const ONLY_IN_A_VM: &[&str] = &["node_memory::a_node_that_runs_out_of_memory", "node_oom::"];
 
-/// Whether this machine can run the others.
+/// Whether this machine can run the others, and what tests have left on it that were ended in the middle.
 const FIRST: &str = "ability::";
 
 /// Whether the name of a test begins with one of these.
@@ -127,10 +128,6 @@ pub(super) fn run(
             None
         }
     };
-    ensure!(
-        !chosen.is_empty(),
-        "no test of this lane has such a name; the rest of the host tests is another lane"
-    );
     let parts = parts(chosen, part, pass_on);
     let mut output = String::new();
     let mut outcome = again::run(&parts, |arguments| {
@@ -181,8 +178,8 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
         .collect()
 }
 
-/// The names of the tests of `part` that `pass_on` chooses: all, or those with one of its words in their
-/// name.
+/// The names of the tests of `part` that `pass_on` chooses, which is all, or those with one of its words in their
+/// name; and that of the first, whatever it chooses.
 fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec<String>> {
     let all = list(&programs.tests, &[])?;
     for name in [
@@ -202,5 +199,11 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
     }
     let mut chosen = list(&programs.tests, pass_on)?;
     chosen.retain(|it| part.has(it));
-    Ok(chosen)
+    ensure!(
+        !chosen.is_empty(),
+        "no test of this lane has such a name; the rest of the host tests is another lane"
+    );
+    chosen.retain(|it| !it.starts_with(FIRST));
+    let first = all.into_iter().filter(|it| it.starts_with(FIRST));
+    Ok(first.chain(chosen).collect())
 }

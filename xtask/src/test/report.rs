@@ -76,14 +76,17 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     /// Lanes that only a run of all lanes has.
     left_to_all: Vec<String>,
+    /// Names of tests and variables, where not all that the lanes have was looked at.
+    only: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn start(left_to_all: Vec<String>) -> Self {
+    pub(crate) fn start(left_to_all: Vec<String>, only: Vec<String>) -> Self {
         Self {
             started: Instant::now(),
             rows: Vec::new(),
             left_to_all,
+            only,
         }
     }
 
@@ -116,7 +119,8 @@ impl Report {
             Err(error) => println!("second tries cannot be kept: {error:#}"),
         }
         let took = self.started.elapsed();
-        println!("{}", closing_line(&self.rows, &self.left_to_all, took));
+        let line = closing_line(&self.rows, &self.left_to_all, &self.only, took);
+        println!("{line}");
         if self.has_passed() {
             ExitCode::SUCCESS
         } else {
@@ -157,7 +161,7 @@ impl Passed {
     }
 }
 
-fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String {
+fn closing_line(rows: &[Row], left_to_all: &[String], only: &[String], took: Duration) -> String {
     let lanes = |wanted: fn(&Outcome) -> bool| {
         let mut lanes: Vec<(&str, usize)> = Vec::new();
         for row in rows.iter().filter(|it| wanted(&it.outcome)) {
@@ -201,20 +205,25 @@ fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String 
         some => format!("; {before}: {}", some.join(", ")),
     };
     let again = listed("at the second try", &again) + &listed("without", &without);
-    let all = match left_to_all {
-        [] => String::new(),
-        lanes => format!("; left to `all`: {}", lanes.join(", ")),
+    let all = listed("left to `all`", left_to_all);
+    let (which, only) = match only {
+        [] => ("all lanes", String::new()),
+        only => ("parts of lanes", listed("only", only)),
     };
     let took = Elapsed(took);
     match (failed.as_str(), left_out.as_str()) {
         ("none", "none") => {
-            format!("ballast: all lanes passed ({passed}); left out: none{all}{again}; {took}")
+            format!(
+                "ballast: {which} passed ({passed}); left out: none{only}{all}{again}; {took}"
+            )
         }
         ("none", _) => {
-            format!("ballast: lanes passed ({passed}); left out: {left_out}{all}{again}; {took}")
+            format!(
+                "ballast: lanes passed ({passed}); left out: {left_out}{only}{all}{again}; {took}"
+            )
         }
         _ => format!(
-            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{all}{again}; {took}"
+            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{only}{all}{again}; {took}"
         ),
     }
 }
@@ -359,10 +368,21 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                closing_line(&rows, left_to_all, Duration::from_secs(432)),
+                closing_line(&rows, left_to_all, &[], Duration::from_secs(432)),
                 line
             );
         }
+        let only = ["oom::".to_owned(), "BALLAST_VECTORS=x".to_owned()];
+        assert_eq!(
+            closing_line(
+                &[row("host", passed())],
+                &left_to_all,
+                &only,
+                Duration::from_secs(432)
+            ),
+            "ballast: parts of lanes passed (host); left out: none; only: oom::, BALLAST_VECTORS=x; \
+             left to `all`: fuzz, vm; 7m12s"
+        );
     }
 
     #[test]

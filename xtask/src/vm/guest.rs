@@ -58,13 +58,26 @@ pub(super) fn run(
     programs: &Programs,
     arguments: &[String],
 ) -> Result<Ran> {
-    let directory = cache()?
-        .join("run")
-        .join(format!("{name}-{}", process::id()));
+    let runs = cache()?.join("run");
+    remove_left(&runs);
+    let directory = runs.join(format!("{name}-{}", process::id()));
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let ran = run_in(&directory, emulator, name, kernel, programs, arguments);
     fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
     ran
+}
+
+/// Removes what runs have left that were ended in the middle: directories whose names end with the pid of one that is no
+/// more.
+fn remove_left(runs: &Path) {
+    for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
+        let name = entry.file_name().display().to_string();
+        let pid = name.rsplit('-').next().unwrap_or_default();
+        if !Path::new("/proc").join(pid).exists() {
+            // What cannot be removed now is tried again.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn run_in(
