@@ -104,19 +104,25 @@ pub(crate) fn now() -> u64 {
     unsafe { bpf_ktime_get_boot_ns() }
 }
 
-/// Copies `task.comm` as two words: the verifier counts every step of a byte loop.
+/// `task.comm` as two words: the verifier counts every step of a byte loop.
+///
+/// # Safety
+/// `task` is a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn comm<M: Memory>(task: Pointer) -> [u64; COMM_LEN / 8] {
+    let comm = offset!(task_comm);
+    // SAFETY: `comm` has 16 bytes.
+    unsafe { [M::load::<u64>(task, comm), M::load::<u64>(task, comm + 8)] }
+}
+
+/// Copies `task.comm`.
 ///
 /// # Safety
 /// `task` is a `task_struct`; `to` is valid for writes and aligned to 8.
 #[inline(always)]
 pub(crate) unsafe fn copy_comm<M: Memory>(task: Pointer, to: *mut [u8; COMM_LEN]) {
-    let to = to.cast::<u64>();
-    let comm = offset!(task_comm);
-    // SAFETY: `comm` has 16 bytes, as `to` has.
-    unsafe {
-        to.write(M::load::<u64>(task, comm));
-        to.add(1).write(M::load::<u64>(task, comm + 8));
-    }
+    // SAFETY: as above.
+    unsafe { to.cast::<[u64; COMM_LEN / 8]>().write(comm::<M>(task)) }
 }
 
 /// The cgroup of a task in the hierarchy of the memory controller.

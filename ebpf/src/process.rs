@@ -4,11 +4,12 @@
 use aya_ebpf::bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP};
 use aya_ebpf::btf_maps::{LruHashMap, RingBuf};
 use aya_ebpf::macros::btf_map;
-use ebpf_abi::{PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, Watch};
-
-use crate::kernel::{
-    Memory, Pointer, cgroup_of, copy_comm, is_reported, lineage, now, offset, watch,
+use ebpf_abi::{
+    COMM_LEN, Lineage, PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord,
+    Watch,
 };
+
+use crate::kernel::{Memory, Pointer, cgroup_of, comm, is_reported, lineage, now, offset, watch};
 use crate::maps::{PROCESS_RING_BYTES, count_loss, submit_quietly};
 
 #[btf_map]
@@ -16,7 +17,7 @@ pub(crate) static PROCESS_EVENTS: RingBuf<ProcessRecord, PROCESS_RING_BYTES> = R
 
 /// Processes whose end was reported: their start, and the address of their `signal_struct` should two have
 /// started in the same nanosecond. Before 6.16 each of the last threads to die together can look like
-/// the last one. A second event slips through only when as many others end in between as there are entries, or half of
+/// the last one. A second event slips through only when as many others of pods end in between as there are entries, or half of
 /// the 128 that a CPU keeps to itself on that CPU. The agent makes it larger on machines with many CPUs.
 #[btf_map]
 static ENDED: LruHashMap<u64, u64, 1024> = LruHashMap::new();
@@ -30,8 +31,11 @@ const SIGNAL_GROUP_EXIT: u32 = 4;
 pub(crate) unsafe fn fork<M: Memory>(child: Pointer) {
     // SAFETY: `child` is a `task_struct`.
     unsafe {
-        if M::load::<u32>(child, offset!(task_pid)) == M::load::<u32>(child, offset!(task_tgid)) {
-            submit::<M>(child, child, PROCESS_FORK, 0, 0);
+        if M::load::<u32>(child, offset!(task_pid)) != M::load::<u32>(child, offset!(task_tgid)) {
+            return;
+        }
+        if let Some(cgroup) = reported::<M>(child) {
+            submit::<M>(cgroup, child, PROCESS_FORK, 0, 0);
         }
     }
 }
@@ -41,7 +45,11 @@ pub(crate) unsafe fn fork<M: Memory>(child: Pointer) {
 #[inline(always)]
 pub(crate) unsafe fn exec<M: Memory>(task: Pointer) {
     // SAFETY: as above.
-    unsafe { submit::<M>(task, task, PROCESS_EXEC, 0, 0) }
+    unsafe {
+        if let Some(cgroup) = reported::<M>(task) {
+            submit::<M>(cgroup, task, PROCESS_EXEC, 0, 0);
+        }
+    }
 }
 
 /// # Safety
@@ -51,16 +59,19 @@ pub(crate) unsafe fn exec<M: Memory>(task: Pointer) {
 pub(crate) unsafe fn exit<M: Memory>(task: Pointer, group_dead: impl FnOnce() -> bool) {
     // SAFETY: the types follow the names of the offsets.
     unsafe {
+        let tells_last = offset!(exit_has_group_dead) == 1;
+        if tells_last && !group_dead() {
+            return;
+        }
         let signal = M::pointer(task, offset!(task_signal));
+        if !tells_last && M::load::<u32>(signal, offset!(signal_live)) != 0 {
+            return;
+        }
+        let Some(cgroup) = reported::<M>(task) else {
+            return;
+        };
         let leader = M::pointer(task, offset!(task_group_leader));
-        if offset!(exit_has_group_dead) == 1 {
-            if !group_dead() {
-                return;
-            }
-        } else {
-            if M::load::<u32>(signal, offset!(signal_live)) != 0 {
-                return;
-            }
+        if !tells_last {
             // In one step, since the last threads come here at the same time.
             let start = M::load::<u64>(leader, offset!(task_start_boottime));
             let this = signal as u64;
@@ -81,39 +92,60 @@ pub(crate) unsafe fn exit<M: Memory>(task: Pointer, group_dead: impl FnOnce() ->
         } else {
             PROCESS_BY_OOM
         };
-        submit::<M>(task, leader, PROCESS_EXIT, code, flags);
+        submit::<M>(cgroup, leader, PROCESS_EXIT, code, flags);
     }
 }
 
+/// Where the task is. `None`: nobody is told of it, and nothing else of it is looked at.
+///
 /// # Safety
-/// `task` and `leader` are `task_struct`s of one process.
+/// `task` is a `task_struct`.
 #[inline(always)]
-unsafe fn submit<M: Memory>(task: Pointer, leader: Pointer, kind: u32, exit_code: u32, flags: u32) {
+unsafe fn reported<M: Memory>(task: Pointer) -> Option<Lineage> {
     let watch: Watch = watch();
+    // SAFETY: as above.
+    let cgroup = unsafe { lineage::<M>(cgroup_of::<M>(task), &watch) };
+    is_reported(&cgroup, &watch).then_some(cgroup)
+}
+
+/// # Safety
+/// `leader` is the `task_struct` that leads a process.
+#[inline(always)]
+unsafe fn submit<M: Memory>(
+    cgroup: Lineage,
+    leader: Pointer,
+    kind: u32,
+    exit_code: u32,
+    flags: u32,
+) {
     // SAFETY: the types follow the names of the offsets; every field is written before submitting.
     unsafe {
-        let cgroup = lineage::<M>(cgroup_of::<M>(task), &watch);
-        if !is_reported(&cgroup, &watch) {
-            return;
-        }
-        let Some(mut entry) = PROCESS_EVENTS.reserve(0) else {
-            count_loss();
-            return;
-        };
-        let record = entry.as_mut_ptr();
-        (*record).at_ns = now();
-        (*record).start_ns = M::load::<u64>(leader, offset!(task_start_boottime));
-        (*record).cgroup = cgroup;
-        copy_comm::<M>(leader, &raw mut (*record).comm);
-        (*record).tgid = M::load::<u32>(leader, offset!(task_tgid));
+        // Before the ring is locked, so that the processor waits for all of them at once.
+        let start_ns = M::load::<u64>(leader, offset!(task_start_boottime));
+        let tgid = M::load::<u32>(leader, offset!(task_tgid));
+        let name = comm::<M>(leader);
         // Nothing else here touches the parent, which is seldom in the cache.
-        (*record).parent_tgid = match kind {
+        let parent_tgid = match kind {
             PROCESS_FORK => M::load::<u32>(
                 M::pointer(leader, offset!(task_real_parent)),
                 offset!(task_tgid),
             ),
             _ => 0,
         };
+        let at_ns = now();
+        let Some(mut entry) = PROCESS_EVENTS.reserve(0) else {
+            count_loss();
+            return;
+        };
+        let record = entry.as_mut_ptr();
+        (*record).at_ns = at_ns;
+        (*record).start_ns = start_ns;
+        (*record).cgroup = cgroup;
+        (&raw mut (*record).comm)
+            .cast::<[u64; COMM_LEN / 8]>()
+            .write(name);
+        (*record).tgid = tgid;
+        (*record).parent_tgid = parent_tgid;
         (*record).kind = kind;
         (*record).exit_code = exit_code;
         (*record).flags = flags;

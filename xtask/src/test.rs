@@ -303,7 +303,12 @@ fn only(pass_on: &[String]) -> Vec<String> {
         Some(format!("{it}={}", value.display()))
     });
     let shown = |it: &&String| !SHOW.contains(&it.as_str());
-    pass_on.iter().filter(shown).cloned().chain(variables).collect()
+    pass_on
+        .iter()
+        .filter(shown)
+        .cloned()
+        .chain(variables)
+        .collect()
 }
 
 /// Refuses what the lanes would pass over.

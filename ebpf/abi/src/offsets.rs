@@ -31,17 +31,36 @@ macro_rules! offsets {
 }
 
 offsets! { 188:
-    task_tgid,
-    task_pid,
-    task_comm,
-    task_start_boottime,
-    task_group_leader,
-    task_real_parent,
+    // First those that a process needs that execs or ends, so that they share cache lines.
     task_cgroups,
+    /// `subsys[memory_cgrp_id]`.
+    css_set_memory,
+    css_cgroup,
+    css_set_dfl_cgrp,
+    /// Not an offset: 1 when the memory controller lives on cgroup v2, so that a task's cgroup is
+    /// `css_set.dfl_cgrp`; 0 when it is that of its memory css.
+    memory_is_unified,
+    cgroup_kn,
+    cgroup_level,
+    kn_id,
+    /// Of the directory above.
+    kn_parent,
+    task_tgid,
+    task_start_boottime,
+    task_comm,
+    /// Not an offset: 1 when `sched_process_exit` passes `group_dead` (6.16 and newer).
+    exit_has_group_dead,
     task_signal,
+    task_group_leader,
+    task_exit_code,
+    signal_flags,
+    signal_group_exit_code,
+    signal_oom_mm,
+    signal_live,
+    task_pid,
+    task_real_parent,
     task_mm,
     task_cred,
-    task_exit_code,
     /// The `pid` of a thread, which has a `upid` for each of its PID namespaces; [`ABSENT`] where one of the four
     /// that follow is.
     task_thread_pid,
@@ -51,11 +70,7 @@ offsets! { 188:
     upid_ns,
     pid_namespace_child_reaper,
     cred_uid,
-    signal_oom_mm,
     signal_oom_score_adj,
-    signal_live,
-    signal_flags,
-    signal_group_exit_code,
     mm_total_vm,
     /// The `long` of the counter, in the four forms the kernel has had.
     mm_file_pages,
@@ -63,19 +78,10 @@ offsets! { 188:
     mm_swap_pages,
     mm_shmem_pages,
     mm_page_table_bytes,
-    css_set_dfl_cgrp,
-    /// `subsys[memory_cgrp_id]`.
-    css_set_memory,
-    css_cgroup,
     css_parent,
-    cgroup_kn,
-    cgroup_level,
     cgroup_root,
     root_hierarchy_id,
-    kn_id,
     kn_name,
-    /// Of the directory above.
-    kn_parent,
     /// The css embedded in every memory cgroup.
     mem_cgroup_css,
     mem_cgroup_usage,
@@ -85,9 +91,4 @@ offsets! { 188:
     /// Not an offset: 1 when the counters of `mm` can be read by pointer, because they are not in
     /// an array of typedefs (6.2 and newer).
     mm_counters_are_typed,
-    /// Not an offset: 1 when `sched_process_exit` passes `group_dead` (6.16 and newer).
-    exit_has_group_dead,
-    /// Not an offset: 1 when the memory controller lives on cgroup v2, so that a task's cgroup is
-    /// `css_set.dfl_cgrp`; 0 when it is that of its memory css.
-    memory_is_unified,
 }

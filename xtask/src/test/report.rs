@@ -213,9 +213,7 @@ fn closing_line(rows: &[Row], left_to_all: &[String], only: &[String], took: Dur
     let took = Elapsed(took);
     match (failed.as_str(), left_out.as_str()) {
         ("none", "none") => {
-            format!(
-                "ballast: {which} passed ({passed}); left out: none{only}{all}{again}; {took}"
-            )
+            format!("ballast: {which} passed ({passed}); left out: none{only}{all}{again}; {took}")
         }
         ("none", _) => {
             format!(
