@@ -1,8 +1,6 @@
-//! CPUs that go offline and come back. Switched only in a virtual machine: elsewhere it is not the
-//! test's.
+//! CPUs that go offline and come back, in a virtual machine: elsewhere they are not the tests'.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use ballast::model::cpuset::CpuSet;
@@ -14,6 +12,7 @@ use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape::{free_address, page};
 
 use super::look::{is_running, pid_of};
+use super::only_in_a_vm;
 
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
@@ -47,15 +46,13 @@ impl Drop for Offline {
 
 #[cfg_attr(feature = "privileged", test)]
 fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
+    only_in_a_vm()?;
     // What it tells between two passes it has by the kernel's word.
     let mut agent = Agent::new("cpus-online")?.with_kubelet("syncFrequency: 1h");
     agent.metrics = free_address()?;
     agent.start()?;
     let n = online()?;
     agent.wait("the capacity", |status| has_cpus(status, n))?;
-    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
-        return Ok(());
-    }
     let kubepods = format!("/{}/kubepods", agent.cgroup_root);
     let weight = || cgroup::read("cpu", &kubepods, "cpu.weight");
     let before = weight()?;
@@ -87,6 +84,7 @@ fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
 /// What runs has its manager all the same, and the CPU is kept for the system again when it comes back.
 #[cfg_attr(feature = "privileged", test)]
 fn a_reserved_cpu_that_is_offline_keeps_no_agent_from_starting() -> Result<()> {
+    only_in_a_vm()?;
     let mut agent = Agent::new("reserved-offline")?
         .with_kubelet("cpuManagerPolicy: static")
         .with_kubelet("reservedSystemCPUs: \"1\"")
@@ -97,9 +95,6 @@ fn a_reserved_cpu_that_is_offline_keeps_no_agent_from_starting() -> Result<()> {
         warnings.any(|it| it.starts_with("kubelet.reservedSystemCPUs: 1 of 1 is offline"))
     };
     agent.wait("nothing is told", |it| !is_told(it))?;
-    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
-        return Ok(());
-    }
     agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
     let before = agent.wait_pod("pod", "runs", is_running)?;
     agent.stop()?;
@@ -120,14 +115,12 @@ fn a_reserved_cpu_that_is_offline_keeps_no_agent_from_starting() -> Result<()> {
 /// Nobody has to start it again.
 #[cfg_attr(feature = "privileged", test)]
 fn an_agent_that_observes_follows_the_cpus_that_are_online() -> Result<()> {
+    only_in_a_vm()?;
     let tree = KubeTree::new("cpus", Driver::Cgroupfs)?;
     let mut agent = Agent::observing("cpus-observed", &tree)?;
     agent.start()?;
     let n = online()?;
     agent.wait("the capacity", |status| has_cpus(status, n))?;
-    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
-        return Ok(());
-    }
     let offline = Offline;
     Offline::switch("0")?;
     agent.wait("one CPU less", |status| has_cpus(status, n - 1))?;

@@ -13,6 +13,7 @@ use ballast::sys::unix_socket;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::patience;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -202,7 +203,7 @@ fn a_file_that_is_none_is_named_at_once() -> Result<()> {
     let said = |args: &[&str], file: &Path| -> Result<String> {
         let mut timeout = Command::new("timeout");
         let output = timeout
-            .arg("20")
+            .arg(patience().as_secs().to_string())
             .arg(run.get_program())
             .args(args)
             .arg(file)

@@ -10,7 +10,7 @@ use ballast_tests::agent::Agent;
 use ballast_tests::manifest::{Container, Manifest};
 
 use super::super::look::{is_running, pid_of};
-use super::super::say;
+use super::super::{only_in_a_vm, say};
 use super::{
     agent, burstable, check_books, cpu_books, guaranteed, held, kernel_cpus, machine, wait_all_free,
 };
@@ -66,17 +66,10 @@ fn owned(agent: &Agent, pod: &PodEntry) -> Result<Option<CpuId>> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn pods_follow_the_cpus_that_go_and_come() -> Result<()> {
+    only_in_a_vm()?;
     let mut agent = agent("hotplug")?;
     agent.start()?;
     wait_all_free(&agent)?;
-    if std::env::var_os("BALLAST_VM").is_none() {
-        let online = machine()?.online();
-        assert_eq!(cpu_books(&agent)?.shared_pool, online);
-        say(format_args!(
-            "CPUs {online} are online and stay so: they are switched in the VM lane"
-        ));
-        return Ok(());
-    }
     let all = machine()?.online();
     let container = burstable(Container::idle("app"));
     agent.put(&Manifest::new("shared").container(container))?;

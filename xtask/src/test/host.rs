@@ -78,7 +78,12 @@ const TOGETHER: &[&str] = &[
 ];
 
 /// Host tests that do to a machine what only a virtual one is for: the lane `vm` has them.
-const ONLY_IN_A_VM: &[&str] = &["node_memory::a_node_that_runs_out_of_memory", "node_oom::"];
+const ONLY_IN_A_VM: &[&str] = &[
+    "hardware::",
+    "node_memory::a_node_that_runs_out_of_memory",
+    "node_oom::",
+    "placement::hotplug::",
+];
 
 /// Whether this machine can run the others, and what tests have left on it that were ended in the middle.
 const FIRST: &str = "ability::";
