@@ -700,6 +700,9 @@ impl Keeper {
         self.counts_due = None;
         let Some(path) = self.counts.clone() else {
             self.write_all(jobs);
+            let kills = &self.shared.kill_counts;
+            let last = *kills.telling();
+            kills.saved(last);
             return;
         };
         self.counts_saved = clock::boottime();
@@ -708,15 +711,13 @@ impl Keeper {
         let (counts, last) = self.counts_now();
         self.write_all(jobs);
         match checkpoint::replace(&path, KIND, VERSION, &counts) {
-            Ok(()) => {
-                self.shared.kill_counts.saved(last);
-                self.sync_later(path);
-            }
+            Ok(()) => self.sync_later(path),
             Err(error) => {
                 tracing::error!(error = chain(&error), "save the counts of OOM kills");
                 self.counts_due = Some(self.counts_saved + AGAIN);
             }
         }
+        self.shared.kill_counts.saved(last);
     }
 
     /// What is counted, and the number of the last kill in it.

@@ -54,7 +54,7 @@ const LAST_GAP: Duration = Duration::from_millis(512);
 pub(super) struct KillCounts {
     /// Held while a kill becomes known and is counted in the metrics: both are saved as one. The number of the last.
     telling: Mutex<u64>,
-    /// Up to this number they are saved.
+    /// Up to this number they are saved, or cannot be.
     saved: AtomicU64,
     /// Rung then.
     saved_bell: OnceLock<Bell>,
@@ -218,7 +218,7 @@ impl KillCounts {
         self.accounts().report(&counted.cgroups, at);
     }
 
-    /// The counts are saved, the last of which has this number.
+    /// The counts are saved, the last of which has this number; or they cannot be, and nobody is to wait for it.
     pub(super) fn saved(&self, number: u64) {
         self.saved.store(number, Ordering::Release);
         if let Some(bell) = self.saved_bell.get() {
@@ -226,7 +226,7 @@ impl KillCounts {
         }
     }
 
-    /// The number of the last that is saved.
+    /// The number of the last that is saved, or cannot be.
     pub(super) fn last_saved(&self) -> u64 {
         self.saved.load(Ordering::Acquire)
     }

@@ -321,9 +321,11 @@ fn counts_that_could_not_be_saved_are_tried_again() {
     let (_recorder, kills) = recorder();
     let (mut keeper, _asked, _read) = place.keeper(&Metrics::default());
     keeper.counts = Some(place.0.path("away/counts"));
+    *keeper.shared.kill_counts.telling() = 3;
     keeper.save_soon();
     keeper.save_counts_if_due(Duration::MAX, &kills);
     assert_eq!(keeper.counts_due, Some(keeper.counts_saved + AGAIN));
+    assert_eq!(keeper.shared.kill_counts.last_saved(), 3, "nobody waits");
     keeper.counts = Some(place.0.path(COUNTS));
     keeper.save_counts_if_due(Duration::MAX, &kills);
     assert_eq!(keeper.counts_due, None);

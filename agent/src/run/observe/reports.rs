@@ -4,8 +4,8 @@
 //! what is on record after it, by the names that the note has where the record has none, so that the object is the
 //! same that tells of it already.
 //!
-//! Invariant: a kill is on record and counted before it is told here, and its count is saved, so that the next agent
-//! does not take it for missed. Nothing waits for the API server.
+//! Invariant: a kill is on record and counted before it is told here, and its count is saved where it can be, so that the
+//! next agent does not take it for missed. Nothing waits for the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ use crate::sys::patience::Patience;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
-/// Counts that are not saved by then are not waited for: a disk is full, or hangs.
+/// Counts that are not saved by then are not waited for: a disk hangs.
 const LONGEST_SAVE: Duration = Duration::from_secs(1);
 
 /// In the state directory: until when kills were told. Written so often at most.
