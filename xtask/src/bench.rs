@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::machine::Machine;
-use crate::progress::{self, headline};
+use crate::progress::{self, Deadline, Stdout, headline};
 use crate::test::programs;
 use crate::{build, cadvisor, cluster, setup, workspace};
 
@@ -48,7 +48,8 @@ enum Part {
     /// name alone, since no other agent starts beside a kubelet
     Kubernetes,
     /// An API server that is away for longer than the agent's token lives: what is known and told then and after it, and
-    /// that no cgroup is changed; in a quarter of an hour, on a cluster and by name alone as `kubernetes`
+    /// that no cgroup is changed; in a quarter of an hour, on a cluster and by name alone as `kubernetes`. It fails if
+    /// a kill is not counted or not told once, or a cgroup is changed
     Outage,
 }
 
@@ -107,7 +108,11 @@ fn measure(bench: &Path, parts: &[Part], variables: &[(&str, PathBuf)]) -> Resul
         Ok(path) => command.env(cadvisor::PROGRAM, path),
         Err(error) => command.env(cadvisor::WITHOUT, format!("{error:#}")),
     };
-    print!("{}", progress::capture("bench", &mut command)?);
+    let finished = progress::watch("bench", &mut command, Stdout::Keep, Deadline::default())?;
+    // A run with a wrong fact fails, and has a table.
+    print!("{}", finished.stdout);
+    let status = finished.status;
+    ensure!(status.success(), "bench: {status}");
     Ok(())
 }
 

@@ -6,8 +6,9 @@
 //! in their containers.
 //!
 //! Invariant: a figure is measured in this run or printed as not measured, with the reason; one that
-//! follows from a rule of kubelet's instead says that it is computed. None decides whether the run
-//! succeeds.
+//! follows from a rule of kubelet's instead says that it is computed. No figure decides whether the
+//! run succeeds. Facts do (`Row::fact`): where one is wrong, the run fails after it has printed the
+//! table.
 
 #![expect(
     clippy::disallowed_methods,
@@ -35,7 +36,7 @@ mod table;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use self::table::Table;
 
@@ -148,11 +149,13 @@ fn measure(names: &[&str]) -> Result<()> {
         table.section("kubernetes", kubernetes::measure);
     }
     if wanted(Name::Outage) {
-        table.section("outage", outage::measure);
+        table.section_of_facts("outage", outage::measure);
     }
     println!("\n{}", machine::facts());
     println!("{table}");
     println!("measured in {} s", started.elapsed().as_secs());
+    let faults = table.faults();
+    ensure!(faults.is_empty(), "{}", faults.join("; "));
     Ok(())
 }
 

@@ -14,6 +14,10 @@ pub(crate) enum Verdict {
     NoBudget,
     /// With the reason.
     NotMeasured(String),
+    /// It is a fact, and as it must be.
+    Right,
+    /// It is a fact, and not as it must be, so the run fails. With what it must be.
+    Wrong(String),
 }
 
 impl Verdict {
@@ -32,6 +36,8 @@ impl fmt::Display for Verdict {
             Self::Over => f.write_str("over"),
             Self::NoBudget => f.write_str("-"),
             Self::NotMeasured(why) => write!(f, "not measured: {why}"),
+            Self::Right => f.write_str("right"),
+            Self::Wrong(right) => write!(f, "wrong: must be {right}"),
         }
     }
 }
@@ -106,6 +112,15 @@ impl Row {
         }
     }
 
+    /// One value that must be `right` on every machine.
+    pub(crate) fn fact<T: fmt::Display + PartialEq>(figure: &str, value: T, right: T) -> Self {
+        let verdict = match value == right {
+            true => Verdict::Right,
+            false => Verdict::Wrong(right.to_string()),
+        };
+        Self::value(figure, 1, value, "", verdict)
+    }
+
     pub(crate) fn not_measured(figure: &str, why: impl fmt::Display) -> Self {
         Self {
             figure: figure.to_owned(),
@@ -137,6 +152,8 @@ impl fmt::Display for Row {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
+    /// Why the run fails.
+    faults: Vec<String>,
 }
 
 impl Table {
@@ -147,14 +164,39 @@ impl Table {
         }
     }
 
+    /// The same of a measurement with facts: if it fails, nobody knows them, and the run fails too.
+    pub(crate) fn section_of_facts(
+        &mut self,
+        name: &str,
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) {
+        self.section(name, |table| {
+            let measured = measure(table);
+            if measured.is_err() {
+                table.faults.push(format!("{name} was not measured"));
+            }
+            measured
+        });
+    }
+
     /// Shows it at once, too: the whole comes after minutes.
     pub(crate) fn push(&mut self, row: Row) {
         eprintln!("{row}");
+        if let Verdict::Wrong(right) = &row.verdict {
+            let (figure, value) = (&row.figure, &row.median);
+            self.faults
+                .push(format!("{figure}: {value}, which must be {right}"));
+        }
         self.rows.push(row);
     }
 
     pub(crate) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
         rows.into_iter().for_each(|row| self.push(row));
+    }
+
+    /// Why the run fails. Empty: it does not.
+    pub(crate) fn faults(&self) -> &[String] {
+        &self.faults
     }
 }
 
@@ -256,6 +298,23 @@ mod tests {
         let few = Samples::from_micros([30, 10, 20]);
         assert_eq!(few.quantile(99), Some(Duration::from_micros(30)));
         assert_eq!(Samples::default().quantile(50), None);
+    }
+
+    #[test]
+    fn a_wrong_fact_is_a_fault_and_an_exceeded_budget_is_none() {
+        let mut table = Table::default();
+        table.push(Row::fact("kills told", 3, 3));
+        table.push(Row::value("CPU, percent", 1, 7, "5", Verdict::of(false)));
+        table.section("oom", |_| Err(anyhow::anyhow!("no agent")));
+        assert!(table.faults().is_empty(), "{table}");
+        table.push(Row::fact("kills told", 2, 3));
+        table.section_of_facts("outage", |_| Err(anyhow::anyhow!("no agent")));
+        let right = ["kills told: 2, which must be 3", "outage was not measured"];
+        assert_eq!(table.faults(), right);
+        let shown = table.to_string();
+        for verdict in ["right", "wrong: must be 3", "not measured: no agent"] {
+            assert!(shown.contains(verdict), "{verdict} in {shown}");
+        }
     }
 
     #[test]
