@@ -30,3 +30,55 @@ impl BackOff {
         self.longest = (self.longest * 2).min(LAST);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How long it waits, by the paused clock.
+    async fn pause(back_off: &mut BackOff, least: Duration) -> Duration {
+        let began = Instant::now();
+        back_off.wait(least).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_the_longest_and_begin_anew_after_a_reset() {
+        let mut back_off = BackOff::new();
+        for _ in 0..2 {
+            for longest in [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+                let longest = Duration::from_millis(longest);
+                assert_eq!(back_off.longest, longest);
+                let pause = pause(&mut back_off, Duration::ZERO).await;
+                assert!(pause <= longest, "{pause:?} of {longest:?}");
+            }
+            back_off.reset();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_have_any_length_up_to_the_longest() {
+        let mut back_off = BackOff { longest: LAST };
+        let mut pauses = Vec::new();
+        for _ in 0..1000 {
+            pauses.push(pause(&mut back_off, Duration::ZERO).await);
+        }
+        let (shortest, longest) = (pauses.iter().min(), pauses.iter().max());
+        assert!(shortest < Some(&(LAST / 4)), "{shortest:?}");
+        assert!(longest > Some(&(LAST / 4 * 3)), "{longest:?}");
+        assert!(longest <= Some(&LAST), "{longest:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_pause_is_shorter_than_was_asked_for() {
+        let mut back_off = BackOff { longest: LAST };
+        let longer = LAST * 2;
+        for _ in 0..100 {
+            let right = LAST / 2;
+            assert!(pause(&mut back_off, right).await >= right);
+            assert_eq!(pause(&mut back_off, longer).await, longer);
+        }
+    }
+}
