@@ -217,6 +217,31 @@ fn a_watch_that_ends_goes_on_and_one_that_is_too_old_begins_anew() -> Result<()>
     Ok(())
 }
 
+/// Where no pod of the node changes, the version of the last one is soon too old to go on from.
+#[test]
+fn a_watch_goes_on_from_the_version_of_a_bookmark() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("bookmark", Manner::StreamsLists, &["first"])?;
+    heard.wait("the list", Heard::is_followed)?;
+    ensure!(heard.n_up_to_date == 0, "{}", heard.n_up_to_date);
+    let version = server.bookmark();
+    ensure!(version == 2, "{version}");
+    heard.wait("the bookmark", |it| it.n_up_to_date == 1)?;
+    server.cut();
+    until("it is asked again", || {
+        let questions = server.questions();
+        ensure!(questions.len() >= 2, "{questions:?}");
+        Ok(())
+    })?;
+    server.put(&pod("second"));
+    heard.wait("the second", |it| it.names() == ["first", "second"])?;
+    ensure!(heard.n_all == 1, "nothing was listed");
+    let questions = server.questions();
+    ensure!(questions[1].contains("resourceVersion=2"), "{questions:?}");
+    ensure!(!questions[1].contains("sendInitialEvents"), "{questions:?}");
+    Ok(())
+}
+
 /// Lists are answered, and what happens after them is heard of with the next.
 #[test]
 fn a_watch_that_ends_at_once_each_time_is_a_fault_until_one_lasts() -> Result<()> {

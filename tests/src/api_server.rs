@@ -232,6 +232,17 @@ impl FakeApiServer {
         self.state.changed.notify_all();
     }
 
+    /// Something happens that is of no pod, and a bookmark of its version is sent to all watches. Gives the version.
+    pub fn bookmark(&self) -> u64 {
+        let mut inner = self.state.lock();
+        inner.version += 1;
+        let version = inner.version;
+        inner.events.push((version, bookmark(version, false)));
+        drop(inner);
+        self.state.changed.notify_all();
+        version
+    }
+
     /// It forgets what has happened: who asks for what came after an older version is told that it is gone.
     pub fn compact(&self) {
         let mut inner = self.state.lock();
