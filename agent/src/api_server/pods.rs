@@ -648,3 +648,6 @@ async fn may(
     let reviewed = reviewed.unwrap_or(Err(ApiError::Late(ANSWER)))?;
     Ok(reviewed.status.is_none_or(|it| it.allowed))
 }
+
+#[cfg(test)]
+mod tests;
