@@ -54,6 +54,9 @@ impl Namespace {
             .arg(self.cluster.join("kubectl"))
             .arg("--kubeconfig")
             .arg(self.cluster.join("admin.kubeconfig"))
+            // Without it kubectl writes to the home of whoever runs it.
+            .arg("--cache-dir")
+            .arg(self.cluster.join("kubectl-cache"))
             .args(["--namespace", &self.name]);
         command
     }

@@ -172,10 +172,16 @@ impl Cluster {
     /// kubectl of the version that runs.
     fn kubectl(&self) -> Result<Command> {
         let mut kubectl = in_namespace(&self.place("kubectl"));
-        kubectl.arg(format!(
-            "--kubeconfig={}",
-            self.place("admin.kubeconfig").display()
-        ));
+        kubectl
+            .arg(format!(
+                "--kubeconfig={}",
+                self.place("admin.kubeconfig").display()
+            ))
+            // Without it kubectl writes to the home of whoever runs it.
+            .arg(format!(
+                "--cache-dir={}",
+                self.place("kubectl-cache").display()
+            ));
         ensure!(
             self.place("kubectl").exists(),
             "the cluster came not far: cargo xtask cluster down"
