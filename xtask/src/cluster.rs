@@ -6,6 +6,7 @@
 //! Invariant: `down` leaves nothing behind, however far `up` came.
 
 mod cgroups;
+mod elsewhere;
 mod images;
 mod processes;
 mod programs;
@@ -97,16 +98,6 @@ const PROGRAMS: [&str; 6] = [
 
 /// A generous bound for each step of `up`.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// Directories outside of the cluster's own that kubelet or containerd makes, whatever it is told. Those
-/// that `up` found missing are removed by `down`.
-const ELSEWHERE: [&str; 5] = [
-    "/run/containerd",
-    "/var/lib/kubelet",
-    "/var/log/containers",
-    "/var/log/pods",
-    "/var/run/kubernetes",
-];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!(
@@ -293,11 +284,7 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     ] {
         fs::create_dir_all(cluster.place(name)).with_context(|| format!("create {name}"))?;
     }
-    let missing: Vec<_> = ELSEWHERE
-        .into_iter()
-        .filter(|it| !Path::new(it).exists())
-        .collect();
-    cluster.write("made-elsewhere", &missing.join("\n"))?;
+    cluster.write("made-elsewhere", &elsewhere::missing())?;
     write_settings(cluster, programs)?;
     processes::make_namespace()?;
     cgroups::make()?;
@@ -560,50 +547,15 @@ fn down() -> Result<()> {
         processes::end(&containers)?;
     }
     processes::end(&processes::in_the_namespace()?)?;
-    unmount(&cluster.directory)?;
+    elsewhere::unmount(&cluster.directory)?;
     cgroups::remove()?;
     processes::remove_namespace()?;
     let made = fs::read_to_string(cluster.place("made-elsewhere")).unwrap_or_default();
-    remove_links(Path::new("/var/log/containers"), &cluster.directory)?;
-    made.lines().try_for_each(|it| remove(Path::new(it)))?;
+    elsewhere::remove_made(&made, &cluster.directory)?;
     remove(&cluster.directory)?;
     note(format_args!(
         "nothing is left, {}",
         Elapsed(started.elapsed())
     ));
-    Ok(())
-}
-
-/// Unmounts what lies below `directory`, the last mounted first.
-fn unmount(directory: &Path) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").context("read mounts")?;
-        let mut points = mounts.lines().filter_map(|it| it.split(' ').nth(4));
-        let Some(last) = points.rfind(|it| Path::new(it).starts_with(directory)) else {
-            return Ok(());
-        };
-        if let Err(error) = progress::quiet(Command::new("umount").arg(last)) {
-            if Instant::now() >= deadline {
-                return Err(error);
-            }
-            thread::sleep(POLL);
-        }
-    }
-}
-
-/// Removes the links of `from` that lead into `directory`: kubelet makes one per container.
-fn remove_links(from: &Path, directory: &Path) -> Result<()> {
-    let entries = match fs::read_dir(from) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("read {}", from.display()))?,
-    };
-    for entry in entries.flatten() {
-        let leads_here = fs::read_link(entry.path()).is_ok_and(|it| it.starts_with(directory));
-        if leads_here {
-            fs::remove_file(entry.path())
-                .with_context(|| format!("remove {}", entry.path().display()))?;
-        }
-    }
     Ok(())
 }
