@@ -284,7 +284,7 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     ] {
         fs::create_dir_all(cluster.place(name)).with_context(|| format!("create {name}"))?;
     }
-    cluster.write("made-elsewhere", &elsewhere::missing())?;
+    cluster.write("made-elsewhere", &elsewhere::missing()?)?;
     write_settings(cluster, programs)?;
     processes::make_namespace()?;
     cgroups::make()?;
@@ -547,7 +547,7 @@ fn down() -> Result<()> {
         processes::end(&containers)?;
     }
     processes::end(&processes::in_the_namespace()?)?;
-    elsewhere::unmount(&cluster.directory)?;
+    elsewhere::unmount(|it| it.starts_with(&cluster.directory))?;
     cgroups::remove()?;
     processes::remove_namespace()?;
     let made = fs::read_to_string(cluster.place("made-elsewhere")).unwrap_or_default();

@@ -1,58 +1,116 @@
-//! What the programs of the cluster make outside of its own directory, whatever they are told: kubelet, the API server
-//! and containerd.
+//! What the programs of the cluster make outside of its own directory, whatever they are told: kubelet, the API server,
+//! containerd with its CNI library, and `ip`.
 //!
 //! Invariant: what was there before `up` stays.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::processes::POLL;
 use crate::debian::remove;
-use crate::progress;
+use crate::progress::{self, note};
 
 /// Directories that are removed with all that is in them.
-const DIRECTORIES: [&str; 5] = [
+const DIRECTORIES: [&str; 7] = [
     "/run/containerd",
+    "/var/lib/cni",
+    RESULTS,
     "/var/lib/kubelet",
     LINKS,
     "/var/log/pods",
     "/var/run/kubernetes",
 ];
 
+/// The CNI library has a file here for each network of a sandbox, until it takes the sandbox off the network.
+const RESULTS: &str = "/var/lib/cni/results";
+
 /// kubelet has a link here for each container.
 const LINKS: &str = "/var/log/containers";
+
+/// `ip` makes this directory for the first network namespace that has a name, and mounts it on itself.
+const NAMESPACES: &str = "/run/netns";
+
+/// The line of [`missing`] where that is not mounted.
+const NAMESPACES_MOUNT: &str = "mount /run/netns";
 
 /// A mount whose last user has just ended is busy for a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which of these `up` finds missing, one a line.
-pub(super) fn missing() -> String {
-    let missing: Vec<_> = DIRECTORIES
-        .into_iter()
-        .filter(|it| !Path::new(it).exists())
-        .collect();
-    missing.join("\n")
+/// What is missing of these before `up` starts anything, one a line.
+pub(super) fn missing() -> Result<String> {
+    let directories = DIRECTORIES.into_iter().chain([NAMESPACES]);
+    let mut missing: Vec<_> = directories.filter(|it| !Path::new(it).exists()).collect();
+    if !is_mounted(NAMESPACES)? {
+        missing.push(NAMESPACES_MOUNT);
+    }
+    Ok(missing.join("\n"))
 }
 
-/// Removes what was `missing`, and from the directories that were there what is of the cluster in `directory`.
+/// Removes what was `missing`, and the entries of the cluster in `directory` from what was there. Fails where some of it
+/// is left.
 pub(super) fn remove_made(missing: &str, directory: &Path) -> Result<()> {
-    remove_links(Path::new(LINKS), directory)?;
-    missing.lines().try_for_each(|it| remove(Path::new(it)))
+    let was_missing = |what: &str| missing.lines().any(|it| it == what);
+    for link in entries(LINKS)? {
+        if fs::read_link(&link).is_ok_and(|it| it.starts_with(directory)) {
+            remove_file(&link)?;
+        }
+    }
+    for file in entries(RESULTS)? {
+        let result = fs::read_to_string(&file).unwrap_or_default();
+        if sandbox(&result).is_some_and(|it| it.starts_with(directory)) {
+            remove_file(&file)?;
+        }
+    }
+    for path in DIRECTORIES {
+        if was_missing(path) {
+            remove(Path::new(path))?;
+        }
+    }
+    if was_missing(NAMESPACES_MOUNT) {
+        remove_namespaces(was_missing(NAMESPACES))?;
+    }
+    // A program that lives on would make them again.
+    let mut made = DIRECTORIES.into_iter().filter(|it| was_missing(it));
+    let left = made.find(|it| Path::new(it).exists());
+    ensure!(left.is_none(), "left behind: {}", left.unwrap_or_default());
+    Ok(())
 }
 
-/// Unmounts what lies below `directory`, the last mounted first.
-pub(super) fn unmount(directory: &Path) -> Result<()> {
+/// Removes the mount, and the directory if that `was_missing` too. Others may have given names to network namespaces
+/// since; both stay then.
+fn remove_namespaces(was_missing: bool) -> Result<()> {
+    if let [first, ..] = entries(NAMESPACES)?.as_slice() {
+        note(format_args!(
+            "{NAMESPACES} stays: others have network namespaces there, as {}",
+            first.display()
+        ));
+        return Ok(());
+    }
+    unmount(|it| it == Path::new(NAMESPACES))?;
+    if !was_missing {
+        return Ok(());
+    }
+    match fs::remove_dir(NAMESPACES) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {NAMESPACES}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unmounts what is mounted where `is_ours` says so, the last mounted first.
+pub(super) fn unmount(is_ours: impl Fn(&Path) -> bool) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").context("read mounts")?;
-        let mut points = mounts.lines().filter_map(|it| it.split(' ').nth(4));
-        let Some(last) = points.rfind(|it| Path::new(it).starts_with(directory)) else {
+        let mounts = mounts()?;
+        let Some(last) = mount_points(&mounts).rfind(|it| is_ours(Path::new(it))) else {
             return Ok(());
         };
         if let Err(error) = progress::quiet(Command::new("umount").arg(last)) {
@@ -64,18 +122,60 @@ pub(super) fn unmount(directory: &Path) -> Result<()> {
     }
 }
 
-/// Removes the links of `from` that lead into `directory`.
-fn remove_links(from: &Path, directory: &Path) -> Result<()> {
-    let entries = match fs::read_dir(from) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("read {}", from.display()))?,
+fn is_mounted(path: &str) -> Result<bool> {
+    let mounts = mounts()?;
+    let is_it = mount_points(&mounts).any(|it| it == path);
+    Ok(is_it)
+}
+
+fn mounts() -> Result<String> {
+    fs::read_to_string("/proc/self/mountinfo").context("read mounts")
+}
+
+/// Of the text of `/proc/self/mountinfo`.
+fn mount_points(mounts: &str) -> impl DoubleEndedIterator<Item = &str> {
+    mounts.lines().filter_map(|it| it.split(' ').nth(4))
+}
+
+/// The file of the network namespace of a sandbox, as a file of the CNI library names it.
+fn sandbox(result: &str) -> Option<PathBuf> {
+    let result: Value = serde_json::from_str(result).ok()?;
+    result.get("netns")?.as_str().map(PathBuf::from)
+}
+
+/// Paths in a directory, which may not be there.
+fn entries(directory: &str) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("read {directory}"))?,
     };
-    for entry in entries.flatten() {
-        let leads_here = fs::read_link(entry.path()).is_ok_and(|it| it.starts_with(directory));
-        if leads_here {
-            fs::remove_file(entry.path())
-                .with_context(|| format!("remove {}", entry.path().display()))?;
+    Ok(entries.flatten().map(|it| it.path()).collect())
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    fs::remove_file(path).with_context(|| format!("remove {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_comes_last() {
+        let mounts = "22 27 254:0 /run/netns /run/netns rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                      23 22 0:4 net:[4026532] /run/netns/a rw shared:2 - nsfs nsfs rw\n";
+        let points: Vec<_> = mount_points(mounts).collect();
+        assert_eq!(points, ["/run/netns", "/run/netns/a"]);
+    }
+
+    #[test]
+    fn a_file_of_the_cni_library_names_its_sandbox() {
+        let result = r#"{"kind":"cniCacheV1","containerId":"83a6","ifName":"eth0","networkName":"pods",
+            "netns":"/var/lib/a/state/netns/cni-1","cniArgs":[["K8S_POD_NAME","b"]],"result":{"ips":[]}}"#;
+        let of = Some(PathBuf::from("/var/lib/a/state/netns/cni-1"));
+        assert_eq!(sandbox(result), of);
+        for other in ["", "{}", r#"{"netns":1}"#, "no JSON"] {
+            assert_eq!(sandbox(other), None, "{other}");
         }
     }
-    Ok(())
 }
