@@ -148,6 +148,19 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Fails unless all its programs run: one may have ended, and `up` may not have come to it.
+    fn check_whole(&self) -> Result<()> {
+        let runs = |program: &str| recorded(&self.record(program)).is_ok_and(|it| it.is_running());
+        let missing: Vec<_> = PROGRAMS.into_iter().filter(|it| !runs(it)).collect();
+        ensure!(
+            missing.is_empty(),
+            "the cluster in {} runs no {}: cargo xtask cluster down removes it",
+            self.directory.display(),
+            missing.join(", no ")
+        );
+        Ok(())
+    }
+
     fn place(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -218,12 +231,16 @@ impl Cluster {
     }
 }
 
-/// Runs `work` with the directory of a cluster: the one that is up, or one for as long as it takes.
+/// Runs `work` with the directory of a cluster: the one that is up, or one for as long as it takes. Fails where a cluster
+/// was left that does not run as a whole.
 pub(crate) fn with<T>(work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let cluster = Cluster::new();
     let is_up = cluster.directory.exists();
     match is_up {
-        true => note("the cluster that is up is used, and stays: cargo xtask cluster down"),
+        true => {
+            cluster.check_whole()?;
+            note("the cluster that is up is used, and stays: cargo xtask cluster down");
+        }
         false => up(Kubernetes::default()).inspect_err(|_| leave())?,
     }
     let done = work(&cluster.directory);
@@ -558,4 +575,29 @@ fn down() -> Result<()> {
         Elapsed(started.elapsed())
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::processes::Process;
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_whole_while_all_its_programs_run() {
+        let name = format!("ballast-whole-{}", std::process::id());
+        let cluster = Cluster {
+            directory: std::env::temp_dir().join(name),
+        };
+        fs::create_dir_all(cluster.place("processes")).expect("a directory of its own");
+        let this = Process::of(std::process::id()).expect("this process runs");
+        let record = serde_json::to_string(&this).expect("a record is text");
+        for program in PROGRAMS {
+            let whole = cluster.check_whole().map_err(|error| error.to_string());
+            let missing = format!("no {program}");
+            assert!(whole.is_err_and(|it| it.contains(&missing)), "{missing}");
+            fs::write(cluster.record(program), &record).expect("a record of it");
+        }
+        cluster.check_whole().expect("all are recorded");
+        fs::remove_dir_all(&cluster.directory).expect("it is there");
+    }
 }
