@@ -1,4 +1,4 @@
-//! Beside a real kubelet: how soon a container has its name, and how soon `kubectl` shows a kill.
+//! Beside a real kubelet: how soon a container has its name, and how soon `kubectl` and the metrics show a kill.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,6 +11,8 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::record::EventRecord;
 use ballast_tests::agent::Agent;
 use ballast_tests::cluster::{Namespace, asking, container};
+use ballast_tests::exposition::Exposition;
+use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::json;
 
@@ -23,7 +25,7 @@ const NAME_BUDGET: Duration = Duration::from_millis(100);
 const EVENT_BUDGET: Duration = Duration::from_millis(500);
 const REASON: &str = "OomKilledChild";
 
-/// Between two looks at the agent: each is a program that is started.
+/// Between two looks at the agent: each is a program that is started, or a page of metrics.
 const POLL: Duration = Duration::from_millis(5);
 
 /// For one container or one kill; what takes longer has failed.
@@ -42,6 +44,10 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     table.extend(names(&agent, &namespace)?);
     say(&format!("kubernetes: {N_KILLS} kills, one after the other"));
     table.push(kills(&agent, &namespace)?);
+    say(&format!(
+        "kubernetes: {N_KILLS} kills in one container, a second apart"
+    ));
+    table.push(counted(&agent, &namespace)?);
     let resident = machine::resident(agent.pid().context("the agent runs")?)?;
     table.push(Row::value(
         &format!("resident memory, {N_NAMES} pods of kubelet"),
@@ -142,6 +148,60 @@ fn kills(agent: &Agent, namespace: &Namespace) -> Result<Row> {
         "OOM kill to its Event, shown by kubectl",
         &Samples::new(delays?),
         Some(EVENT_BUDGET),
+    ))
+}
+
+/// From the kill in the kernel until a page of metrics has counted it. Apart from [`kills`], so that asking for pages
+/// delays no Event.
+fn counted(agent: &Agent, namespace: &Namespace) -> Result<Row> {
+    let script = format!(
+        "n=0; while [ $n -lt {N_KILLS} ]; do sleep 1; tail /dev/zero; n=$((n+1)); done; exec sleep 3600"
+    );
+    namespace.run("counted", &script, "16Mi")?;
+    let labels = [
+        ("namespace", &*namespace.name),
+        ("pod", "counted"),
+        ("container", "main"),
+    ];
+    let mut shown_at = Vec::new();
+    let mut last_change = machine::boottime()?;
+    while shown_at.len() < N_KILLS {
+        let text = scrape::text(&agent.metrics, "/metrics")?;
+        let now = machine::boottime()?;
+        let page = Exposition::parse(&text)?;
+        let n = page.value("ballast_oom_kills_total", &labels);
+        while n.is_some_and(|it| it > shown_at.len() as f64) {
+            shown_at.push(now);
+            last_change = now;
+        }
+        ensure!(
+            now < last_change + PATIENCE,
+            "only {} of {N_KILLS} kills are counted; log:\n{}",
+            shown_at.len(),
+            agent.log_tail()
+        );
+        thread::sleep(POLL);
+    }
+    let mut records = agent.events("oom")?;
+    records.retain(|it| {
+        let pod = it.event.pod.as_ref();
+        pod.is_some_and(|it| it.name == "counted")
+    });
+    ensure!(
+        records.len() == shown_at.len(),
+        "{} records of {} kills",
+        records.len(),
+        shown_at.len()
+    );
+    let killed_at = records
+        .iter()
+        .map(|it| Duration::from_nanos(it.event.boottime_ns));
+    let delays = shown_at.iter().zip(killed_at);
+    let delays = delays.map(|(shown_at, killed_at)| shown_at.saturating_sub(killed_at));
+    Ok(Row::durations(
+        "OOM kill to its counter, shown by a page of metrics",
+        &Samples::new(delays.collect()),
+        None,
     ))
 }
 
