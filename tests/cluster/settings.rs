@@ -129,6 +129,27 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
     })
 }
 
+/// Nobody has told the agent of the socket, which is where no runtime has it by default.
+#[cfg_attr(feature = "privileged", test)]
+fn the_runtime_that_kubelet_names_is_asked() -> Result<()> {
+    let mut agent = new_agent("cluster-runtime")?;
+    agent.is_as_shipped = true;
+    agent.start()?;
+    let socket = cluster()?.join("containerd.sock").display().to_string();
+    until("the runtime is shown", || {
+        let runtime = agent.status()?.node.runtime.context("not asked yet")?;
+        ensure!(runtime.is_connected(), "{runtime:?}");
+        ensure!(
+            (runtime.endpoint.as_ref(), runtime.name.as_deref())
+                == (Some(&socket), Some("containerd")),
+            "{runtime:?}"
+        );
+        Ok(())
+    })?;
+    let namespace = Namespace::new("runtime")?;
+    killed(&agent, &namespace, "named").map(drop)
+}
+
 /// It was told another `cgroupRoot`, and nobody has told the agent of either.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kubelet_with_another_root_is_followed_and_no_kill_is_told_again() -> Result<()> {

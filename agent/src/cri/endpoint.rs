@@ -141,3 +141,19 @@ pub(super) async fn connect(endpoint: &Path) -> Result<(Channel, UnixStream), Co
     let (stream, socket) = open().map_err(ConnectError::Connect)?;
     Ok((Channel::over(stream).await?, socket))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node of Docker has a containerd without CRI besides, and is asked through cri-dockerd.
+    #[test]
+    fn containerd_is_asked_before_cri_o_and_cri_dockerd() {
+        let known = known_sockets();
+        let usual = "/run/containerd/containerd.sock";
+        assert_eq!(known.first().map(PathBuf::as_path), Some(Path::new(usual)));
+        let mut runtimes: Vec<_> = known.iter().filter_map(|it| it.file_stem()).collect();
+        runtimes.dedup();
+        assert_eq!(runtimes, ["containerd", "crio", "cri-dockerd"]);
+    }
+}

@@ -237,3 +237,18 @@ impl Loop {
         self.metrics.count_workloads(known, named, now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_socket_is_asked_where_somebody_names_it_and_else_all_that_are_known() {
+        let of_kubelet = || Some(PathBuf::from("/b.sock"));
+        let configured = Path::new("/a.sock");
+        assert_eq!(sockets(Some(configured), of_kubelet), [configured]);
+        assert_eq!(sockets(Some(configured), || None), [configured]);
+        assert_eq!(sockets(None, of_kubelet), [Path::new("/b.sock")]);
+        assert_eq!(sockets(None, || None), cri::known_sockets());
+    }
+}
