@@ -101,11 +101,13 @@ fn an_agent_in_a_pod_does_what_its_account_may() -> Result<()> {
         let events = api.events.context("it is told")?;
         let of_events = events.fault.unwrap_or_default();
         ensure!(
-            of_pods.contains("cannot watch resource \"pods\""),
+            of_pods.starts_with("watch pods: ")
+                && of_pods.contains("cannot watch resource \"pods\""),
             "{of_pods}"
         );
         ensure!(
-            of_events.contains("cannot create resource \"events\""),
+            of_events.starts_with("create Events: ")
+                && of_events.contains("cannot create resource \"events\""),
             "{of_events}"
         );
         ensure!(
@@ -126,7 +128,7 @@ fn an_agent_in_a_pod_does_what_its_account_may() -> Result<()> {
         way.cut();
         way.mend();
         let fault = source(&agent)?.fault.unwrap_or_default();
-        ensure!(fault.contains("Unauthorized"), "{fault}");
+        ensure!(fault.starts_with("watch pods: Unauthorized"), "{fault}");
         Ok(())
     })?;
     namespace.run("late", script, "32Mi")?;

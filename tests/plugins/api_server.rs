@@ -533,6 +533,8 @@ fn an_api_server_that_goes_is_missed_and_found_when_it_is_back() -> Result<()> {
     heard.wait("the list", Heard::is_followed)?;
     server.stop();
     heard.wait("it is missed", |it| !it.is_followed())?;
+    let fault = heard.fault();
+    ensure!(fault.starts_with("watch pods: "), "{fault}");
     let status = heard.status.clone().unwrap_or_else(|| unreachable!());
     ensure!(status.stale_since.is_some(), "{status:?}");
     ensure!(heard.names() == ["first"], "{:?}", heard.pods);
