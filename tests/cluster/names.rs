@@ -147,6 +147,44 @@ fn a_pod_on_its_way_out_and_its_successor_of_one_name_each_have_their_kill() -> 
     check_named(&agent, &second)
 }
 
+/// A static pod can have the name of another pod; kubelet runs both, and their UIDs alone tell them apart.
+#[cfg_attr(feature = "privileged", test)]
+fn two_pods_of_one_name_that_run_together_each_have_their_kills() -> Result<()> {
+    let agent = agent("cluster-together")?;
+    let namespace = Namespace::new("together")?;
+    let name = format!("twin-{NAME}");
+    let plain = killed(&agent, &namespace, &name)?;
+    let uid = text(&plain, "/metadata/uid")?;
+    let twice = pod_spec(&format!("tail /dev/zero; {KILL}"), "32Mi", "Always");
+    let _static = StaticPod::within("together", "twin", &twice)?;
+    stays("one status has both, each with its own kills", || {
+        let found = shown(&agent, "together", &name)?;
+        let mut kills: Vec<_> = found
+            .iter()
+            .map(|it| (it.uid.0 == uid, it.oom_kills))
+            .collect();
+        kills.sort_unstable();
+        ensure!(kills == [(false, 2), (true, 1)], "{found:#?}");
+        let containers: Vec<_> = found
+            .iter()
+            .flat_map(|it| &it.containers)
+            .map(|it| (&*it.name, it.oom_kills))
+            .collect();
+        ensure!(
+            containers == [("main", 1), ("main", 2)] || containers == [("main", 2), ("main", 1)],
+            "{found:#?}"
+        );
+        let page = page(&agent.metrics, "/metrics")?;
+        let series = format!(
+            "ballast_oom_kills_total{{container=\"main\",namespace=\"together\",pod=\"{name}\"}} 3"
+        );
+        ensure!(page.lines().any(|it| it == series), "{page}");
+        Ok(())
+    })?;
+    check_named(&agent, &plain)?;
+    namespace.wait(&name, "runs", is_running).map(drop)
+}
+
 /// Its first process is the one that is killed, before anybody has listed it.
 #[cfg_attr(feature = "privileged", test)]
 fn a_container_that_lived_for_a_moment_has_its_name() -> Result<()> {

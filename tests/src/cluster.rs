@@ -126,12 +126,12 @@ impl Drop for Namespace {
     }
 }
 
-/// A static pod of the node, in the namespace `default`; gone when it is dropped.
+/// A static pod of the node; gone when it is dropped.
 #[derive(Debug)]
 pub struct StaticPod(PathBuf);
 
 impl StaticPod {
-    /// One that only waits.
+    /// One that only waits, in the namespace `default`.
     pub fn new(name: &str) -> Result<Self> {
         let spec = json!({
             "terminationGracePeriodSeconds": 0,
@@ -140,13 +140,18 @@ impl StaticPod {
         Self::of(name, &spec)
     }
 
-    /// Its manifest names it so; on the API server the name of the node comes after it.
+    /// One of the namespace `default`.
     pub fn of(name: &str, spec: &Value) -> Result<Self> {
+        Self::within("default", name, spec)
+    }
+
+    /// Its manifest names it so; kubelet puts the name of the node behind it.
+    pub fn within(namespace: &str, name: &str, spec: &Value) -> Result<Self> {
         let manifest = cluster()?.join(format!("manifests/{name}.json"));
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": spec,
         });
         fs::write(&manifest, pod.to_string())?;
