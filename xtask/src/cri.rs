@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::progress::note;
 use crate::{cluster, workspace};
 
-/// Compare the agent's messages of CRI with the published proto: names, numbers and types
+/// Compare the agent's messages of CRI with the published proto: names, numbers and types of fields, and enums
 ///
 /// The proto is that of the Go module k8s.io/cri-api in the version that the cluster is built with.
 #[derive(clap::Args)]
@@ -24,6 +24,9 @@ const MESSAGES: &str = "agent/src/grpc/messages/cri.rs";
 /// A field by its name: number and type, as the proto writes it.
 type Fields = BTreeMap<String, (u32, String)>;
 
+/// A value of an enum by its name.
+type Values = BTreeMap<String, i32>;
+
 pub(crate) fn run(_: &Arguments) -> Result<()> {
     let proto = cluster::sources(MODULE)?.join(PROTO);
     let read = |path| fs::read_to_string(path).context("read a text");
@@ -31,15 +34,33 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
     let published = read(proto.clone()).with_context(|| proto.display().to_string())?;
     let n = compare(&ours, &published)?;
     note(format_args!(
-        "{n} fields of {MESSAGES} are those of {PROTO}"
+        "{n} fields and values of {MESSAGES} are those of {PROTO}"
     ));
     Ok(())
 }
 
-/// Gives how many fields were compared.
+/// Gives how many fields and values were compared.
 fn compare(ours: &str, published: &str) -> Result<usize> {
+    let mut faults = Vec::new();
+    let n_fields = compare_messages(ours, published, &mut faults)?;
+    let n_values = compare_enums(ours, published, &mut faults)?;
+    let paths = paths(ours);
+    for path in &paths {
+        if !has_method(published, path) {
+            faults.push(format!("there is no method {path}"));
+        }
+    }
+    ensure!(faults.is_empty(), "{MESSAGES}: {}", faults.join("; "));
+    ensure!(
+        n_fields > 0 && n_values > 0 && !paths.is_empty(),
+        "{MESSAGES} has nothing to compare"
+    );
+    Ok(n_fields + n_values)
+}
+
+fn compare_messages(ours: &str, published: &str, faults: &mut Vec<String>) -> Result<usize> {
     let (messages, published_messages) = (messages_of_rust(ours)?, messages_of_proto(published)?);
-    let (mut n, mut faults) = (0, Vec::new());
+    let mut n = 0;
     for (message, fields) in &messages {
         let Some(right) = published_messages.get(message) else {
             faults.push(format!("there is no message {message}"));
@@ -57,18 +78,64 @@ fn compare(ours: &str, published: &str) -> Result<usize> {
             }
         }
     }
-    let paths = paths(ours);
-    for path in &paths {
-        if !has_method(published, path) {
-            faults.push(format!("there is no method {path}"));
+    Ok(n)
+}
+
+/// The proto may have more values.
+fn compare_enums(ours: &str, published: &str, faults: &mut Vec<String>) -> Result<usize> {
+    let (enums, published_enums) = (enums(ours, "pub enum ")?, enums(published, "enum ")?);
+    let mut n = 0;
+    for (of, values) in &enums {
+        let Some(right) = published_enums.get(of) else {
+            faults.push(format!("there is no enum {of}"));
+            continue;
+        };
+        for (variant, found) in values {
+            n += 1;
+            let value = in_capitals(variant);
+            match right.get(&value) {
+                Some(right) if right == found => {}
+                Some(right) => faults.push(format!("{of}.{value} is {right}, not {found}")),
+                None => faults.push(format!("{of} has no value {value}")),
+            }
         }
     }
-    ensure!(faults.is_empty(), "{MESSAGES}: {}", faults.join("; "));
-    ensure!(
-        n > 0 && !paths.is_empty(),
-        "{MESSAGES} has nothing to compare"
-    );
     Ok(n)
+}
+
+/// As the proto writes a value: `SANDBOX_READY` for `SandboxReady`.
+fn in_capitals(variant: &str) -> String {
+    let mut value = String::new();
+    for letter in variant.chars() {
+        if letter.is_ascii_uppercase() && !value.is_empty() {
+            value.push('_');
+        }
+        value.push(letter.to_ascii_uppercase());
+    }
+    value
+}
+
+/// Enums at the first level, of Rust or of the proto. `head`: what each begins with.
+fn enums(text: &str, head: &str) -> Result<BTreeMap<String, Values>> {
+    let mut enums = BTreeMap::new();
+    let mut current: Option<(String, Values)> = None;
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default();
+        if let Some(rest) = line.strip_prefix(head) {
+            let name = rest.split([' ', '{']).next().unwrap_or_default();
+            current = Some((name.to_owned(), Values::new()));
+        } else if line.starts_with('}') {
+            enums.extend(current.take());
+        } else if let Some((_, values)) = &mut current
+            && let Some((name, number)) = line.split_once('=')
+        {
+            let number = number.split(['[', ',', ';']).next().unwrap_or_default();
+            let number = number.trim().parse::<i32>();
+            let number = number.with_context(|| format!("the number of {line}"))?;
+            values.insert(name.trim().to_owned(), number);
+        }
+    }
+    Ok(enums)
 }
 
 /// What derives `Message`: attributes of prost, each on the line before its field.
@@ -184,7 +251,8 @@ mod tests {
     const PROTO: &str = "package runtime.v1;\nservice RuntimeService {\n    rpc Version(VersionRequest) returns (VersionResponse) {}\n}\n\
         message Filter {\n    // Its id.\n    string id = 1 [deprecated=true];\n    map<string,string> labels = 4;\n}\n\
         message Empty {}\n\
-        message List {\n    repeated Filter items = 2;  // all\n    Filter one = 3;\n    Kind kind = 4;\n    enum Kind {\n        A = 0;\n    }\n}\n";
+        message List {\n    repeated Filter items = 2;  // all\n    Filter one = 3;\n    Kind kind = 4;\n    enum Kind {\n        A = 0;\n    }\n}\n\
+        enum State {\n    STATE_READY    = 0;  // it goes\n    STATE_NOTREADY = 1 [deprecated=true];\n    STATE_LOST = 2;\n}\n";
 
     const RUST: &str = "pub const VERSION: &str = \"/runtime.v1.RuntimeService/Version\";\n\
         pub struct Filter {\n    #[prost(string, tag = \"1\")]\n    pub id: String,\n    \
@@ -192,15 +260,16 @@ mod tests {
         pub struct Empty {}\n\
         pub struct List {\n    #[prost(message, repeated, tag = \"2\")]\n    pub items: Vec<Filter>,\n    \
         #[prost(message, optional, tag = \"3\")]\n    pub one: Option<Filter>,\n    \
-        #[prost(enumeration = \"Kind\", tag = \"4\")]\n    pub kind: i32,\n}\n";
+        #[prost(enumeration = \"Kind\", tag = \"4\")]\n    pub kind: i32,\n}\n\
+        pub enum State {\n    /// It goes.\n    StateReady = 0,\n    StateNotready = 1,\n}\n";
 
     #[test]
     fn what_is_published_is_found_right() {
-        assert_eq!(compare(RUST, PROTO).expect("no fault"), 5);
+        assert_eq!(compare(RUST, PROTO).expect("no fault"), 7);
     }
 
     #[test]
-    fn a_wrong_number_a_wrong_type_and_a_wrong_name_are_found() {
+    fn a_wrong_number_a_wrong_type_a_wrong_name_and_a_wrong_value_are_found() {
         for (right, wrong, fault) in [
             (
                 "tag = \"1\"",
@@ -229,6 +298,17 @@ mod tests {
                 "string, string",
                 "string, uint32",
                 "Filter.labels is map<string, string> = 4",
+            ),
+            (
+                "StateNotready = 1",
+                "StateNotready = 2",
+                "State.STATE_NOTREADY is 1, not 2",
+            ),
+            ("StateReady", "StateGood", "State has no value STATE_GOOD"),
+            (
+                "pub enum State",
+                "pub enum Status",
+                "there is no enum Status",
             ),
         ] {
             let ours = RUST.replacen(right, wrong, 1);
