@@ -116,7 +116,39 @@ pub(crate) fn cannot_run() -> Option<String> {
             return Some(format!("no `{program}` here: install {package}"));
         }
     }
-    None
+    old_go().unwrap_or_else(|error| Some(format!("{error:#}")))
+}
+
+/// That the Go of this machine is older than the module files of the default version want.
+fn old_go() -> Result<Option<String>> {
+    // In no module: there Go may fetch another version of itself first.
+    let found = progress::quiet(Command::new("go").arg("version").current_dir("/"))?;
+    let kubernetes = Kubernetes::default().module_file();
+    for (module, file) in [("kubernetes", kubernetes), ("runc", "go.mod")] {
+        let text = module_text(module, file)?;
+        let wanted = text.lines().find(|it| it.starts_with("go "));
+        let wanted = wanted.with_context(|| format!("{file} of {module} names no Go"))?;
+        if go_version(&found) < go_version(wanted) {
+            return Ok(Some(format!(
+                "{} is older than {wanted}, which the cluster is built with: install a newer one",
+                found.trim()
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// The numbers of the version in a line of Go's or of a module file, as of `go version go1.26.8 linux/amd64`. A release
+/// candidate (`go1.26rc1`) has fewer than any release, so it comes before them.
+fn go_version(line: &str) -> Vec<u32> {
+    let mut words = line
+        .split_whitespace()
+        .map(|it| it.strip_prefix("go").unwrap_or(it));
+    let version = words.find(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+    let version = version.unwrap_or_default();
+    let end = version.find(|it: char| it != '.' && !it.is_ascii_digit());
+    let numbers = version[..end.unwrap_or(version.len())].split('.');
+    numbers.filter_map(|it| it.parse().ok()).collect()
 }
 
 impl Programs {
@@ -174,12 +206,15 @@ fn source(module: &str) -> PathBuf {
 
 /// The version of `path` that the module file of `module` asks for.
 fn module_version(path: &str, module: &str, file: &str) -> Result<String> {
-    let file = source(module).join(file);
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    match required_version(&text, path) {
+    match required_version(&module_text(module, file)?, path) {
         Some(version) => Ok(version.to_owned()),
-        None => bail!("{} does not require {path}", file.display()),
+        None => bail!("{file} of {module} does not require {path}"),
     }
+}
+
+fn module_text(module: &str, file: &str) -> Result<String> {
+    let file = source(module).join(file);
+    fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
 }
 
 fn required_version<'a>(text: &'a str, path: &str) -> Option<&'a str> {
@@ -263,6 +298,30 @@ mod tests {
         assert_eq!(required_version(text, "k8s.io/kubernetes"), Some("v1.36.3"));
         assert_eq!(required_version(text, RUNC), Some("v1.3.6"));
         assert_eq!(required_version(text, "k8s.io/api"), None);
+    }
+
+    #[test]
+    fn an_older_go_is_found_by_its_numbers() {
+        let wanted = go_version("go 1.26.0");
+        assert_eq!(wanted, [1, 26, 0]);
+        for (found, is_older) in [
+            ("go version go1.26.0 linux/amd64\n", false),
+            ("go version go1.26.8 linux/amd64\n", false),
+            ("go version go1.100.1 linux/amd64\n", false),
+            (
+                "go version devel go1.27-3f2c4d Mon Jun 1 10:00:00 2026 linux/amd64",
+                false,
+            ),
+            ("go version go1.26rc1 linux/amd64\n", true),
+            ("go version go1.9.7 linux/amd64\n", true),
+            (
+                "go version go1.24.4 X:nocoverageredesign linux/amd64\n",
+                true,
+            ),
+            ("", true),
+        ] {
+            assert_eq!(go_version(found) < wanted, is_older, "{found}");
+        }
     }
 
     #[test]
