@@ -56,8 +56,13 @@ impl Drop for Configuration {
     }
 }
 
-/// Bytes of memory that are kept from pods for the hard threshold, which is shown, too.
+/// Bytes of memory that are kept from pods for the hard threshold alone, which is shown, too.
 pub(super) fn check_memory(status: &Status, bytes: u64) -> Result<()> {
+    check_reserved(status, bytes, bytes)
+}
+
+/// Bytes of memory: the hard threshold, and what is kept from pods for that and for daemons together.
+fn check_reserved(status: &Status, threshold: u64, reserved: u64) -> Result<()> {
     let pressure = status.node.pressure.as_ref().context("not read yet")?;
     let mut signals = pressure.signals.iter();
     let memory = signals.find(|it| it.signal == Signal::MemoryAvailable);
@@ -67,11 +72,12 @@ pub(super) fn check_memory(status: &Status, bytes: u64) -> Result<()> {
         .iter()
         .map(|it| (it.is_hard, it.amount))
         .collect();
-    ensure!(amounts == [(true, i64::try_from(bytes).ok())], "{memory:?}");
+    let threshold = i64::try_from(threshold).ok();
+    ensure!(amounts == [(true, threshold)], "{memory:?}");
     let resource = status.node.resources.get("memory").context("no memory")?;
-    let left = resource.capacity.checked_sub(bytes);
+    let left = resource.capacity.checked_sub(reserved);
     ensure!(
-        (resource.reserved, resource.allocatable) == (Some(bytes), left),
+        (resource.reserved, resource.allocatable) == (Some(reserved), left),
         "{resource:?}"
     );
     Ok(())
@@ -103,7 +109,10 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
         "{warnings:?}"
     );
 
-    configuration.set(json!({"evictionHard": {"memory.available": "200Mi"}}))?;
+    configuration.set(json!({
+        "evictionHard": {"memory.available": "200Mi"},
+        "kubeReserved": {"memory": "100Mi"},
+    }))?;
     let status = until("that the file is newer is told", || {
         let status = agent.status()?;
         let mut warnings = status.warnings.iter();
@@ -119,14 +128,25 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
     restart("kubelet")?;
     until("it goes by what it was started with", || {
         let status = agent.status()?;
-        check_memory(&status, 200 << 20)?;
+        check_reserved(&status, 200 << 20, 300 << 20)?;
         let after = status.node.kubelet.context("no kubelet")?;
         ensure!(
             after.pid != kubelet.pid && after.changed.is_empty(),
             "{after:?}"
         );
         Ok(())
-    })
+    })?;
+    let text = agent.command(&["status"])?;
+    let is_sum = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        matches!(words.as_slice(), ["memory", _, "300Mi", ..])
+    };
+    ensure!(text.lines().any(is_sum), "{text}");
+    let text = agent.command(&["explain", "node"])?;
+    let words: Vec<_> = text.split_whitespace().collect();
+    let threshold = ["at", "once", "200Mi"];
+    ensure!(words.windows(3).any(|it| it == threshold), "{text}");
+    Ok(())
 }
 
 /// Nobody has told the agent of the socket, which is where no runtime has it by default.
