@@ -5,8 +5,9 @@
 //! into that of the pods, which an eviction can give back, and the rest. An eviction was in vain if the rest has
 //! taken half of what evictions gave back since, and more than the pods that are left, be it for a moment: what comes
 //! and goes outside takes no pod each time. So many in vain within the window, and nobody goes any more; a pod whose
-//! whole usage is too little for those that may still go does not go at all. Whoever grows among the pods takes more
-//! than the rest, and goes as ever; on a disk also after evictions that were in vain.
+//! whole usage is too little for those that may still go does not go at all, unless pods have filled a disk together,
+//! each with too little. Whoever grows among the pods takes more than the rest, and goes as ever; on a disk also after
+//! evictions that were in vain.
 //!
 //! What pods have on a disk is told by walks that lag behind, and what an evicted pod had is there until its files
 //! are removed. So nothing is proved by the figures of one pass: the rest is at least what was in use at a
@@ -308,16 +309,20 @@ impl Brake {
         }
     }
 
-    /// The least that a pod must use to go while `need` is short; `None`: nobody goes.
+    /// The least that a pod must use to go while `need` is short; `None`: nobody goes. `largest`: what the largest of
+    /// those that may go uses.
     ///
-    /// A pod without its part is too small only where growth outside is the reason: what pods have filled together they
-    /// give back together, the largest first. Of process ids a pod that alone has what is short goes in any case.
+    /// A pod without its part is too small where growth outside is the reason. For a disk it is too small also while a
+    /// pod that has its part may go: priorities and requests come before size in the ranking, and would have all small
+    /// pods go before the one that has filled it. What pods have filled together they give back together, the largest
+    /// first. Of process ids a pod that alone has what is short goes in any case.
     pub fn least_use(
         &self,
         signal: Signal,
         layout: FsLayout,
         snapshot: &Snapshot,
         need: u64,
+        largest: u64,
     ) -> Option<u64> {
         let n_in_vain = self.kills.iter().filter(|it| it.is_in_vain).count();
         let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain as u64);
@@ -327,11 +332,12 @@ impl Brake {
                 let is_outside = look
                     .split
                     .is_none_or(|now| self.is_outside(look.resource, now, need));
-                match (n_allowed, is_outside) {
-                    (_, false) => Some(0),
-                    (0, true) => None,
-                    (n, true) => Some(need.div_ceil(n)),
+                if is_outside && n_allowed == 0 {
+                    return None;
                 }
+                let part = need.div_ceil(n_allowed.max(1));
+                let is_asked = is_outside || largest >= part;
+                Some(if is_asked { part } else { 0 })
             }
             StarvedResource::Memory if n_allowed == 0 => None,
             StarvedResource::Memory | StarvedResource::Pids => {

@@ -277,12 +277,12 @@ fn relieve(
         let frees = it.usage.is_some_and(|used| used > 0 || !is_of_disk);
         policy.compat == Compat::Kubelet || frees
     };
-    let least_use = least_use(policy, state, snapshot, threshold, &observation);
+    let able: Vec<&Ranked<'_>> = ranked.iter().filter(may_go).filter(is_known).collect();
+    let largest = able.iter().filter_map(|it| it.usage).max().unwrap_or(0);
+    let least_use = least_use(policy, state, snapshot, threshold, &observation, largest);
     let is_enough = |it: &&Ranked<'_>| least_use.is_some_and(|least| it.usage >= Some(least));
-    let (candidates, too_small): (Vec<_>, Vec<_>) = ranked
-        .iter()
-        .filter(may_go)
-        .filter(is_known)
+    let (candidates, too_small): (Vec<_>, Vec<_>) = able
+        .into_iter()
         .partition(|it| policy.compat == Compat::Kubelet || is_enough(it));
     let candidates: Vec<Victim> = candidates
         .into_iter()
@@ -309,20 +309,23 @@ fn relieve(
     })
 }
 
-/// The least that a pod must use to go; `None`: nobody goes (`brake`).
+/// The least that a pod must use to go; `None`: nobody goes (`brake`). `largest`: what the largest of those that may go
+/// uses.
 fn least_use(
     policy: &Policy,
     state: &State,
     snapshot: &Snapshot,
     threshold: &Threshold,
     observation: &Observation,
+    largest: u64,
 ) -> Option<u64> {
     let (layout, signal) = (policy.layout, threshold.signal);
     match state.brakes.get(layout, signal) {
         Some(brake) if policy.compat == Compat::Ballast => {
             let wanted = wanted(threshold, observation, MinReclaim::Added).value();
             let need = wanted.saturating_sub(observation.available);
-            brake.least_use(signal, layout, snapshot, u64::try_from(need).unwrap_or(0))
+            let need = u64::try_from(need).unwrap_or(0);
+            brake.least_use(signal, layout, snapshot, need, largest)
         }
         _ => Some(0),
     }

@@ -8,6 +8,9 @@ const DISK: u64 = 100 << 30;
 const FREE: u64 = 10 << 30;
 const NODEFS: &[Signal] = &[Signal::NodeFsAvailable];
 
+/// Puts a pod later in the order of eviction.
+type Claim = fn(&mut PodFacts);
+
 /// A disk on which pods and others write. What pods have is measured by each pass and known to the next; what one
 /// that went had is removed a pass later. As in the agent nobody goes by what was measured before it was short.
 struct Disk {
@@ -21,6 +24,7 @@ struct Disk {
     measured_at: Duration,
     /// Of pods that are never measured.
     unknown: Vec<String>,
+    claims: BTreeMap<String, Claim>,
     /// Or since the last one was removed.
     short_since: Option<Duration>,
     removing: u64,
@@ -50,6 +54,7 @@ impl Disk {
             measured: BTreeMap::new(),
             measured_at: Duration::ZERO,
             unknown: Vec::new(),
+            claims: BTreeMap::new(),
             short_since: None,
             removing: 0,
             removal_takes: 0,
@@ -73,7 +78,7 @@ impl Disk {
     }
 
     fn reading(&self, name: &String) -> PodReading {
-        let facts = PodFacts {
+        let mut facts = PodFacts {
             volumes: vec![VolumeFacts {
                 name: "data".to_owned(),
                 is_local: true,
@@ -85,6 +90,9 @@ impl Disk {
                 uid: PodUid(name.clone()),
             })
         };
+        if let Some(claim) = self.claims.get(name) {
+            claim(&mut facts);
+        }
         let measured = self.measured.get(name);
         let volumes = measured.map(|bytes| {
             let bytes = Some(*bytes);
@@ -157,6 +165,16 @@ impl Disk {
             self.pass()
         });
         passes.filter(is_held).count()
+    }
+
+    /// A pod writes so much before each of so many passes, and stands still for many more.
+    fn write(&mut self, pod: &str, n_passes: u32, bytes: u64) {
+        for i in 0..n_passes + 40 {
+            if let Some(used) = self.pods.get_mut(pod).filter(|_| i < n_passes) {
+                *used += bytes;
+            }
+            self.pass();
+        }
     }
 }
 
@@ -255,6 +273,32 @@ fn the_pod_that_fills_it_goes_at_once_and_alone() {
         disk.pass();
     }
     assert_eq!(disk.gone.len(), 1);
+}
+
+/// All at once and then no more, or in steps that are measured as they are made.
+#[test]
+fn the_pod_that_fills_it_goes_before_those_that_the_order_puts_first() {
+    let claims: [(&str, Claim); 2] = [
+        ("priority", |it| it.priority = 1000),
+        ("request", |it| {
+            it.storage_request = Quantity::from_bytes(DISK);
+        }),
+    ];
+    for (row, claim) in claims {
+        for (n_passes, bytes) in [(1, 500 * MIB), (5, 10 * MIB)] {
+            let gone = |compat| {
+                let mut disk = Disk::new(compat, NODEFS, 9, 8 * KIB);
+                disk.claims.insert("pod-08".to_owned(), claim);
+                disk.write("pod-08", n_passes, bytes);
+                disk.gone
+            };
+            let ours = gone(Compat::Ballast);
+            assert_eq!(ours, ["pod-08"], "{row}, {n_passes} passes");
+            let kubelets = gone(Compat::Kubelet);
+            assert_eq!(kubelets.len(), 9, "{row}, {n_passes} passes");
+            assert_eq!(kubelets[8], "pod-08");
+        }
+    }
 }
 
 /// What they have written since they were measured seems to be outside of them.
