@@ -1,4 +1,4 @@
-//! Space of the disk on which pods have their files.
+//! Space and inodes of the disk on which pods have their files.
 
 use super::*;
 use crate::model::eviction::{DiskUse, VolumeFacts};
@@ -7,6 +7,7 @@ const KIB: u64 = 1 << 10;
 const DISK: u64 = 100 << 30;
 const FREE: u64 = 10 << 30;
 const NODEFS: &[Signal] = &[Signal::NodeFsAvailable];
+const INODES: &[Signal] = &[Signal::NodeFsInodesFree];
 
 /// Puts a pod later in the order of eviction.
 type Claim = fn(&mut PodFacts);
@@ -73,8 +74,8 @@ impl Disk {
 
     fn brake(&self) -> &Brake {
         let layout = self.policy.layout;
-        let brake = self.state.brakes.get(layout, Signal::NodeFsAvailable);
-        brake.unwrap()
+        let signal = self.policy.thresholds[0].signal;
+        self.state.brakes.get(layout, signal).unwrap()
     }
 
     fn reading(&self, name: &String) -> PodReading {
@@ -95,8 +96,8 @@ impl Disk {
         }
         let measured = self.measured.get(name);
         let volumes = measured.map(|bytes| {
-            let bytes = Some(*bytes);
-            let inodes = None;
+            // As many inodes: what a signal measures is an amount like any other.
+            let (bytes, inodes) = (Some(*bytes), Some(*bytes));
             ("data".to_owned(), DiskUse { bytes, inodes })
         });
         PodReading {
@@ -180,29 +181,33 @@ impl Disk {
 
 #[test]
 fn nobody_goes_for_a_disk_that_no_pod_has_filled() {
-    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 8 * KIB);
-    assert_eq!(disk.fill(100, 20 * MIB), 100);
-    // Nor later, when it is full to the last.
-    disk.at += DISK_WINDOW * 3;
-    assert_eq!(disk.fill(100, 200 * MIB), 100);
-    assert!(disk.gone.is_empty(), "{:?}", disk.gone);
+    for signals in [NODEFS, INODES] {
+        let mut disk = Disk::new(Compat::Ballast, signals, 20, 8 * KIB);
+        assert_eq!(disk.fill(100, 20 * MIB), 100, "{signals:?}");
+        // Nor later, when it is full to the last.
+        disk.at += DISK_WINDOW * 3;
+        assert_eq!(disk.fill(100, 200 * MIB), 100, "{signals:?}");
+        assert!(disk.gone.is_empty(), "{signals:?}: {:?}", disk.gone);
 
-    let mut kubelet = Disk::new(Compat::Kubelet, NODEFS, 20, 8 * KIB);
-    assert_eq!(kubelet.fill(100, 20 * MIB), 0);
-    assert_eq!(
-        kubelet.gone.len(),
-        20,
-        "kubelet goes on until nobody is left"
-    );
+        let mut kubelet = Disk::new(Compat::Kubelet, signals, 20, 8 * KIB);
+        assert_eq!(kubelet.fill(100, 20 * MIB), 0, "{signals:?}");
+        assert_eq!(
+            kubelet.gone.len(),
+            20,
+            "{signals:?}: kubelet goes on until nobody is left"
+        );
+    }
 }
 
 #[test]
 fn those_with_a_good_part_of_the_need_go_until_it_is_seen_to_be_in_vain() {
-    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
-    disk.fill(200, 20 * MIB);
-    assert_eq!(disk.gone.len(), 4, "{:?}", disk.gone);
-    let in_vain = disk.brake().kills.iter().filter(|it| it.is_in_vain);
-    assert_eq!(in_vain.count(), 4);
+    for signals in [NODEFS, INODES] {
+        let mut disk = Disk::new(Compat::Ballast, signals, 20, 100 * MIB);
+        disk.fill(200, 20 * MIB);
+        assert_eq!(disk.gone.len(), 4, "{signals:?}: {:?}", disk.gone);
+        let in_vain = disk.brake().kills.iter().filter(|it| it.is_in_vain);
+        assert_eq!(in_vain.count(), 4, "{signals:?}");
+    }
 }
 
 /// What each of them gave lasts for ten minutes.
