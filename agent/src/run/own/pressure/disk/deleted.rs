@@ -22,6 +22,7 @@ pub(super) type Processes = Box<dyn Fn(&Candidate) -> BTreeSet<u32> + Send>;
 struct Look {
     /// Boottime.
     at: Duration,
+    /// The pod's own.
     files: Vec<DeletedFile>,
 }
 
@@ -89,9 +90,10 @@ impl Deleted {
             // Without its directory it is new, and nothing of it is there.
             let found = device.map(|it| DeletedFiles::of(&self.root, &pids, it));
             n_looked += found.as_ref().map_or(1, |it| it.n_looked);
+            let files = found.map(|it| it.files).unwrap_or_default();
             looks.newest = Some(Look {
                 at: now,
-                files: found.map(|it| it.files).unwrap_or_default(),
+                files: own(&self.root, pod, files),
             });
         }
         false
@@ -125,10 +127,7 @@ impl Deleted {
             return disk;
         };
         disk.since = disk.since.map(|it| it.min(look.at));
-        // What a pod has open of the host, as logs of others, is not its own.
-        let dirs = [&pod.directory, &pod.logs];
-        let own = |it: &&DeletedFile| dirs.iter().any(|dir| it.path.starts_with(dir));
-        for file in look.files.iter().filter(own) {
+        for file in &look.files {
             if let Some(storage) = &mut disk.storage {
                 *storage = storage.saturating_add(file.bytes);
             }
@@ -142,6 +141,23 @@ impl Deleted {
         }
         disk
     }
+}
+
+/// The files below the pod's own directories, by the paths that these have in the configuration: the kernel tells paths
+/// without links. What a pod has open of the host, as logs of others, is not its own.
+fn own(root: &Root, pod: &Candidate, files: Vec<DeletedFile>) -> Vec<DeletedFile> {
+    let directories = [&pod.directory, &pod.logs].map(|it| {
+        let without_links = root.canonical(it).unwrap_or_else(|_| it.clone());
+        (it, without_links)
+    });
+    let named = |file: DeletedFile| {
+        let path = directories.iter().find_map(|(directory, without_links)| {
+            let below = file.path.strip_prefix(without_links).ok()?;
+            Some(directory.join(below))
+        })?;
+        Some(DeletedFile { path, ..file })
+    };
+    files.into_iter().filter_map(named).collect()
 }
 
 fn add(disk_use: &mut DiskUse, bytes: u64) {

@@ -6,6 +6,8 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::super::tests::candidate;
@@ -13,15 +15,28 @@ use super::super::{All, Freshness, Measuring, Order};
 use super::*;
 use crate::sys::scratch::Scratch;
 
-/// A file of this process, which is that of the pod.
 #[test]
 fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
     let dir = Scratch::new("open");
-    let volume = dir.path("pod/volumes/shared");
+    check(&dir.path("state"));
+}
+
+#[test]
+fn a_state_directory_behind_a_link_hides_none_of_them() {
+    let dir = Scratch::new("open");
+    fs::create_dir(dir.path("elsewhere")).unwrap();
+    symlink("elsewhere", dir.path("state")).unwrap();
+    check(&dir.path("state"));
+}
+
+/// A file of this process, which is that of the pod.
+#[track_caller]
+fn check(state: &Path) {
+    let volume = state.join("pod/volumes/shared");
     fs::create_dir_all(&volume).unwrap();
     let pod = Candidate {
-        logs: dir.path("logs"),
-        directory: dir.path("pod"),
+        logs: state.join("logs"),
+        directory: state.join("pod"),
         volumes: vec![("shared".to_owned(), volume.clone())],
         ..candidate()
     };
@@ -43,10 +58,10 @@ fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
         of_volume >> 20
     };
     // Of the host, as logs that a shipper has open.
-    let mut others = File::create(dir.path("others")).unwrap();
+    let mut others = File::create(state.join("others")).unwrap();
     others.write_all(&vec![1; 4 << 20]).unwrap();
     others.sync_all().unwrap();
-    fs::remove_file(dir.path("others")).unwrap();
+    fs::remove_file(state.join("others")).unwrap();
     let mut file = File::create(volume.join("file")).unwrap();
     file.write_all(&vec![1; 4 << 20]).unwrap();
     file.sync_all().unwrap();
