@@ -4,7 +4,7 @@
 //! It walks once each time that it is asked, within [`MAX_NAMES`], and only what is on the disk of the pods.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,6 +16,7 @@ use crate::model::record::PodRef;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
 use crate::sources::disk_use::Walk;
+use crate::sys::Root;
 
 /// Names looked at for one order, of all directories: some seconds. Arbitrary.
 const MAX_NAMES: usize = 1 << 18;
@@ -23,7 +24,7 @@ const MAX_NAMES: usize = 1 << 18;
 struct Order {
     /// One pod of each.
     paths: BTreeMap<PathBuf, PodRef>,
-    /// On the disk that is short.
+    /// That of the pods' own, on the disk that is short.
     directory: PathBuf,
     at: Duration,
 }
@@ -54,7 +55,6 @@ impl HostPathKeeper {
         Ok(Self { orders, found })
     }
 
-    /// Directories that hold the pods' own are left out: they have everything in them.
     pub(in crate::run::own::pressure) fn order(&self, candidates: &[Candidate], at: Duration) {
         let directories = candidates.iter().filter_map(|it| it.directory.parent());
         let Some(directory) = directories.min() else {
@@ -65,9 +65,7 @@ impl HostPathKeeper {
             paths.map(|path| (path.clone(), pod.facts.pod.clone()))
         });
         let order = Order {
-            paths: volumes
-                .filter(|(path, _)| !directory.starts_with(path))
-                .collect(),
+            paths: volumes.collect(),
             directory: directory.to_owned(),
             at,
         };
@@ -98,12 +96,18 @@ fn run(todo: &Receiver<Order>, results: &Mutex<Found>) {
     }
 }
 
+/// Directories that hold the pods' own are left out, by whatever name: they have everything in them.
 fn measure(order: &Order) -> Vec<HostPath> {
-    let device = Walk::begin(&order.directory).device();
+    let directory = without_links(&order.directory);
+    let device = Walk::begin(&directory).device();
     let mut left = MAX_NAMES;
     let mut found = Vec::new();
     for (path, pod) in &order.paths {
-        let mut walk = Walk::begin(path);
+        let there = without_links(path);
+        if directory.starts_with(&there) {
+            continue;
+        }
+        let mut walk = Walk::begin(&there);
         if walk.device().is_none() || walk.device() != device {
             continue;
         }
@@ -118,4 +122,54 @@ fn measure(order: &Order) -> Vec<HostPath> {
         });
     }
     found
+}
+
+/// As it is where it cannot be looked at.
+fn without_links(path: &Path) -> PathBuf {
+    let found = Root::host().canonical(path);
+    found.unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the files of a test are its own, in a directory that it made"
+)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::model::pod::PodUid;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_volume_that_holds_the_pods_own_has_filled_nothing() {
+        let dir = Scratch::new("host-paths");
+        fs::create_dir_all(dir.path("data/state/pods")).unwrap();
+        fs::create_dir(dir.path("beside")).unwrap();
+        fs::write(dir.path("beside/file"), vec![1; 100_000]).unwrap();
+        for (to, link) in [("data/state", "state"), ("data", "up"), ("beside", "down")] {
+            symlink(to, dir.path(link)).unwrap();
+        }
+        let pod = PodRef {
+            namespace: "ns".to_owned(),
+            name: "pod".to_owned(),
+            uid: PodUid("uid".to_owned()),
+        };
+        let paths = ["beside", "data", "down", "up"].map(|it| (dir.path(it), pod.clone()));
+        for state in ["data/state", "state"] {
+            let order = Order {
+                paths: paths.clone().into(),
+                directory: dir.path(state).join("pods"),
+                at: Duration::ZERO,
+            };
+            let found = measure(&order);
+            let expected = [dir.path("beside"), dir.path("down")];
+            let found_at: Vec<&PathBuf> = found.iter().map(|it| &it.path).collect();
+            assert_eq!(found_at, expected.iter().collect::<Vec<_>>(), "{state}");
+            assert!(found.iter().all(|it| it.disk_use.bytes >= Some(100_000)));
+        }
+    }
 }
