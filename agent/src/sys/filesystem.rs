@@ -112,4 +112,44 @@ impl FilesystemProbe {
             .ask(move |_asker| root.filesystem(path).ok())
             .flatten()
     }
+
+    /// The path without links, absolute in the node. `None`: as for [`Self::read`], or it leads out of the root.
+    pub fn canonical_path(&self) -> Option<PathBuf> {
+        let (root, path) = (self.root.clone(), self.path.clone());
+        let canonical = move || {
+            let above = root.canonical("/").ok()?;
+            let found = root.canonical(path).ok()?;
+            let below = found.strip_prefix(above).ok()?;
+            Some(Path::new("/").join(below))
+        };
+        self.patience.ask(move |_asker| canonical()).flatten()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_path_without_links_is_one_of_the_node() {
+        let dir = Scratch::new("canonical");
+        fs::create_dir_all(dir.path("data/state")).unwrap();
+        symlink("data", dir.path("link")).unwrap();
+        symlink("/", dir.path("out")).unwrap();
+        let patience = Patience::start(Duration::from_secs(60)).unwrap();
+        let probe = FilesystemProbe::new(&Root::at(dir.directory()), Path::new("/"), &patience);
+        let of = |path: &str| probe.at(Path::new(path)).canonical_path();
+        let state = Some(PathBuf::from("/data/state"));
+        assert_eq!(of("/data/state"), state);
+        assert_eq!(of("/link/state"), state);
+        assert_eq!(of("/"), Some(PathBuf::from("/")));
+        assert_eq!(of("/out"), None);
+        assert_eq!(of("/absent"), None);
+    }
 }

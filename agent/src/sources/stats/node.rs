@@ -34,7 +34,10 @@ impl NodeFigures {
     pub(super) fn open(root: &Root, nodefs: FilesystemProbe) -> Self {
         let open = |path: &str| HeldFile::open(&root.path(path)).ok();
         let mounts = root.read_text("/proc/self/mountinfo").unwrap_or_default();
-        let device = mount_source(&mounts, nodefs.path()).unwrap_or_default();
+        // Mounts are told by paths without links.
+        let at = nodefs.canonical_path();
+        let at = at.as_deref().unwrap_or(nodefs.path());
+        let device = mount_source(&mounts, at).unwrap_or_default();
         let stall =
             |resource: &str| open(&format!("/proc/pressure/{resource}")).map(StallFile::of_node);
         Self {
