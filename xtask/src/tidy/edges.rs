@@ -134,6 +134,13 @@ const ROOMS: &[Room] = &[
         ],
         may_use: &["apply::checkpoint", "runtime::HostProcess"],
     },
+    // The thread that decides who is evicted reads no directory of pods: a disk may not answer.
+    Room {
+        of: &["agent/src/run/own/pressure"],
+        but: &["agent/src/run/own/pressure/disk"],
+        must_not_use: &["runtime", "sources::disk_use", "sources::deleted_files"],
+        may_use: &[],
+    },
 ];
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
@@ -361,6 +368,10 @@ mod tests {
         assert_eq!(found("agent/src/run/kernel.rs", own), 1);
         assert_eq!(found("agent/src/run/own/pass.rs", own), 0);
         assert_eq!(found("agent/src/run.rs", own), 0);
+        let logs = "use crate::runtime::logs::prune;";
+        assert_eq!(found("agent/src/run/own/pressure/act.rs", logs), 1);
+        let of_disk = "agent/src/run/own/pressure/disk/old_logs.rs";
+        assert_eq!(found(of_disk, logs), 0);
         let writer = "use crate::apply::cgroupfs::CgroupWriter;";
         assert_eq!(found("agent/src/run/observe.rs", writer), 1);
         assert_eq!(

@@ -2,8 +2,6 @@
 //! measures what came of it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
@@ -28,11 +26,8 @@ use crate::observe::metrics::labels::{
     BlockedReason, EvictionResult, EvictionSignal, EvictionStage,
 };
 use crate::run::own::event::Event;
-use crate::run::own::evictions::Candidate;
 use crate::run::own::files::is_left;
-use crate::runtime::logs;
 use crate::sys::clock;
-use crate::sys::patience::Asker;
 use crate::units::Bytes;
 
 /// A pod that ends with a grace is waited for this long beyond it, half as long as the grace and at
@@ -65,15 +60,6 @@ pub(super) struct Pending {
     pod: PodUid,
     /// Whether it is over or not, the next one may go.
     until: Duration,
-}
-
-/// Logs of all attempts but the newest go.
-fn prune_logs(pod: &Candidate) {
-    for container in &pod.facts.containers {
-        if let Err(error) = logs::prune(&pod.logs.join(&container.name), 1) {
-            tracing::warn!(error = crate::observe::chain(&error), "remove old logs");
-        }
-    }
 }
 
 impl Watcher {
@@ -222,25 +208,14 @@ impl Watcher {
         self.disk_since = Some(now);
     }
 
-    /// Gives back what nobody uses, as far as the disk answers in time; the next pass goes on from there. True:
-    /// something was tried.
-    fn reclaim(&mut self, what: &[NodeReclaim]) -> bool {
+    /// Gives back what nobody uses. True: something was tried.
+    fn reclaim(&self, what: &[NodeReclaim]) -> bool {
         // The process runtime has no images.
         if !what.contains(&NodeReclaim::DeadContainers) {
             return false;
         }
-        let (candidates, next) = (Arc::clone(&self.candidates), Arc::clone(&self.next_pruned));
-        let prune = move |asker: &Asker| {
-            for _ in 0..candidates.len() {
-                if !asker.is_waiting() {
-                    return;
-                }
-                let index = next.fetch_add(1, Ordering::Relaxed) % candidates.len();
-                prune_logs(&candidates[index]);
-            }
-        };
-        // Where it takes too long it ends by itself.
-        let _ = self.parts.patience.ask(prune);
+        let (candidates, patience) = (&self.candidates, &self.parts.patience);
+        self.old_logs.remove(candidates, patience);
         true
     }
 

@@ -3,6 +3,7 @@
 
 mod deleted;
 mod host_paths;
+mod old_logs;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use self::deleted::Deleted;
 use self::host_paths::HostPathKeeper;
+pub(super) use self::old_logs::OldLogs;
 use crate::model::eviction::{ContainerFigures, DiskUse};
 use crate::model::pod::PodUid;
 use crate::run::RunError;

@@ -8,12 +8,11 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::Duration;
 
 use super::act::{Leaving, Pending};
-use super::disk::{DiskKeeper, Freshness};
+use super::disk::{DiskKeeper, Freshness, OldLogs};
 use super::stages::Stages;
 use super::{KeptState, Notes, Pressure};
 use crate::apply::recording::Recorder;
@@ -141,8 +140,7 @@ pub(super) struct Watcher {
     pub(super) disk_since: Option<Duration>,
     /// The figures of the pods are newer than that.
     pub(super) is_disk_fresh: bool,
-    /// Of the candidates, modulo their number: whose old logs go next while a disk is short.
-    pub(super) next_pruned: Arc<AtomicUsize>,
+    pub(super) old_logs: OldLogs,
     pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
@@ -240,7 +238,7 @@ impl Watcher {
             reaping: None,
             disk_since: None,
             is_disk_fresh: false,
-            next_pruned: Arc::default(),
+            old_logs: OldLogs::default(),
             leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,

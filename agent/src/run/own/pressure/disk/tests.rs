@@ -71,7 +71,7 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
 }
 
 /// A pod of these containers, of which `running` run.
-fn pod_of(containers: &[&str], running: &[&str]) -> Candidate {
+pub(super) fn pod_of(containers: &[&str], running: &[&str]) -> Candidate {
     let pod = candidate();
     let mut facts = (*pod.facts).clone();
     facts.containers = containers.iter().map(|it| container(it)).collect();
