@@ -262,7 +262,7 @@ fn leaks(pod: &str, rate: u64, gate: &Path, journal: &Path) -> Result<Manifest> 
         .container(Container::sh("app", &script)))
 }
 
-fn n_starts(journal: &Path) -> usize {
+pub(super) fn n_starts(journal: &Path) -> usize {
     let text = fs::read_to_string(journal).unwrap_or_default();
     text.lines().count()
 }

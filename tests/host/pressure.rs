@@ -17,10 +17,12 @@ use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{self as process, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::crash::after;
-use super::eviction::{agent, evicted, holds, is_evicted, limit_hits, told, wait_usage};
+use super::eviction::{agent, evicted, holds, is_evicted, limit_hits, n_starts, told, wait_usage};
 use super::look::{end_of, is_running, pid_of, pod_dir, pod_path};
 use super::{leave_out, say, scaled};
 
@@ -286,6 +288,99 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     assert_eq!(evicted(&agent)?, ["large"]);
     agent.wait_pod("small", "runs", is_running)?;
     Ok(())
+}
+
+/// Who looks on while a pod fills the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    /// An agent that does not get to look before it is full.
+    Late,
+    /// Nobody: the next agent starts on the full disk.
+    None,
+}
+
+/// Nothing can be noted before the files of the pod are gone. It goes alone, whoever comes before it in the order of
+/// eviction, and never runs again.
+fn check_without_room(test: &str, watch: Watch) -> Result<()> {
+    let mut agent = Agent::new(test)?
+        .with_quick_passes()
+        .with_kubelet("evictionPressureTransitionPeriod: 1s");
+    agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
+    let _disk = SmallDisk::mount(&agent, 64)?;
+    agent.start()?;
+    let small = "head -c 8192 /dev/zero >volumes/shared/file; exec sleep 3600";
+    for i in 0..4 {
+        let pod = Manifest::new(&format!("small-{i}"));
+        agent.put(&pod.container(Container::sh("app", small)))?;
+    }
+    let [gate, full, journal] = ["gate", "full", "journal"].map(|it| agent.dir.join(it));
+    let fill = format!(
+        "cat /dev/zero >volumes/shared/file; echo >{}; exec sleep 3600",
+        full.display()
+    );
+    let script = format!(
+        "echo started >>{}; {}",
+        journal.display(),
+        after(&gate, &fill)
+    );
+    let filler = Manifest::new("filler")
+        .with("restartPolicy", "OnFailure".into())
+        .with("priority", json!(1000));
+    agent.put(&filler.container(Container::sh("app", &script)))?;
+    let before = agent.wait("all pods run", |it| {
+        it.pods.len() == 5 && it.pods.iter().all(is_running)
+    })?;
+
+    let is_full = || Ok(full.exists());
+    match watch {
+        Watch::Late => {
+            let pid = Pid::from_raw(agent.pid().context("an agent")?.try_into()?);
+            kill(pid, process::Signal::SIGSTOP)?;
+            fs::write(&gate, "")?;
+            agent.wait_for("the disk is full", is_full)?;
+            kill(pid, process::Signal::SIGCONT)?;
+        }
+        Watch::None => {
+            agent.kill()?;
+            fs::write(&gate, "")?;
+            agent.wait_for("the disk is full", is_full)?;
+            agent.start()?;
+        }
+    }
+    agent.wait_pod("filler", "is evicted", is_evicted)?;
+    let node = agent.wait_events("the end of the pressure", "node", |it| {
+        it.iter()
+            .any(|it| it.event.reason == "NodeHasNoDiskPressure")
+    })?;
+    let reasons: Vec<&str> = node.iter().map(|it| it.event.reason.as_ref()).collect();
+    assert!(reasons.contains(&"StateNotStored"), "{reasons:?}");
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(evicted(&agent)?, ["filler"]);
+
+    agent.wait_full_passes(2)?;
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_pod("filler", "is still evicted", is_evicted)?;
+    let after = agent.wait_full_passes(2)?;
+    let pids = |status: &Status| -> Vec<Option<u32>> {
+        let others = status.pods.iter().filter(|it| it.name != "filler");
+        others.map(|it| pid_of(it, "app")).collect()
+    };
+    assert_eq!(pids(&after), pids(&before));
+    let filler = after.pods.iter().find(|it| it.name == "filler");
+    assert!(filler.is_some_and(is_evicted), "{filler:#?}");
+    assert_eq!(n_starts(&journal), 1);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_disk_without_any_room_takes_the_pod_that_filled_it_alone() -> Result<()> {
+    check_without_room("no-room", Watch::Late)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_disk_that_is_full_when_the_agent_starts_takes_the_pod_that_filled_it_alone() -> Result<()> {
+    check_without_room("no-room-start", Watch::None)
 }
 
 /// Somebody who is no pod fills the disk, in a directory of the host: nobody goes for it, then or later, and people
