@@ -15,7 +15,7 @@ use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape;
-use ballast_tests::wait::until;
+use ballast_tests::wait::{on_this_machine, until};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{self as process, kill};
 use nix::unistd::Pid;
@@ -459,10 +459,13 @@ fn a_disk_that_no_pod_has_filled_takes_no_pod() -> Result<()> {
 
 /// There is no controller that would make another pod of a manifest: one that is to run always
 /// begins anew when the disk has had room for a while, whoever was evicted by which agent; one that
-/// is to run once does not.
+/// is to run once does not. One that is refused meanwhile, whatever it requests, is let in then.
 #[cfg_attr(feature = "privileged", test)]
 fn an_evicted_pod_that_is_to_run_always_returns_when_the_pressure_is_over() -> Result<()> {
-    let mut agent = Agent::new("return")?.with_kubelet("evictionPressureTransitionPeriod: 3s");
+    // Pods are refused in it.
+    let period = on_this_machine(Duration::from_secs(5)).as_secs();
+    let period = format!("evictionPressureTransitionPeriod: {period}s");
+    let mut agent = Agent::new("return")?.with_kubelet(&period);
     agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
     let _disk = SmallDisk::mount(&agent, 64)?;
     agent.metrics = scrape::free_address()?;
@@ -480,10 +483,17 @@ fn an_evicted_pod_that_is_to_run_always_returns_when_the_pressure_is_over() -> R
     };
     agent.put(&fills_once("once", "Never"))?;
     agent.wait_pod("once", "is evicted", is_evicted)?;
+    let amounts = json!({"cpu": "10m", "memory": "8Mi"});
+    let guaranteed = Container::idle("app").resources(amounts.clone(), amounts);
+    agent.put(&Manifest::new("guaranteed").container(guaranteed))?;
+    let refused = agent.wait_pod("guaranteed", "is refused", is_evicted)?;
+    let message = refused.message.unwrap_or_default();
+    assert!(message.contains("DiskPressure"), "{message}");
     agent.wait_events("the end of the pressure", "node", |it| {
         it.iter()
             .any(|it| it.event.reason == "NodeHasNoDiskPressure")
     })?;
+    agent.wait_pod("guaranteed", "runs", is_running)?;
     agent.put(&fills_once("always", "Always"))?;
     let first = agent.wait_pod("always", "is evicted", is_evicted)?;
     agent.kill()?;
