@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::container::FirstProcess;
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::kernel;
 use crate::model::kube_cgroup::ContainerKey;
@@ -246,6 +247,18 @@ impl HostProcess {
     /// Whether it is there, and still the same.
     pub fn is_there(self) -> bool {
         Self::find(self.pid).is_ok_and(|it| it == self)
+    }
+}
+
+impl From<FirstProcess> for HostProcess {
+    fn from(FirstProcess { pid, start_ticks }: FirstProcess) -> Self {
+        Self { pid, start_ticks }
+    }
+}
+
+impl From<HostProcess> for FirstProcess {
+    fn from(HostProcess { pid, start_ticks }: HostProcess) -> Self {
+        Self { pid, start_ticks }
     }
 }
 

@@ -100,6 +100,37 @@ fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()
     Ok(())
 }
 
+/// Its record is lost as well: it is found by that of its pod, and no second copy starts beside it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_left_its_cgroup_is_found_without_its_record() -> Result<()> {
+    let mut agent = Agent::new("escape-lost")?.with_quick_passes();
+    agent.start()?;
+    let journal = agent.dir.join("journal");
+    let script = format!(
+        "echo started >>{}; {}while :; do sleep 1; done",
+        journal.display(),
+        join("$$$$", "/")
+    );
+    let pod = Manifest::new("escape").with("restartPolicy", "Always".into());
+    agent.put(&pod.container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("escape", "runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    agent.wait_for("it has moved", || Ok(cgroup_of(pid)? == "/"))?;
+    // Its start is stored by then.
+    agent.wait_full_passes(1)?;
+    agent.kill()?;
+    fs::remove_dir_all(agent.state().join("containers"))?;
+    agent.start()?;
+    agent.wait_full_passes(2)?;
+    let pod = agent.wait_pod("escape", "runs", is_running)?;
+    assert_eq!(pid_of(&pod, "app"), Some(pid));
+    assert_eq!(fs::read_to_string(&journal)?.lines().count(), 1);
+    agent.remove_pod("escape")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    assert!(!is_there(pid), "the process runs on");
+    Ok(())
+}
+
 /// A pod whose first process stays, and the pid of a daemon that it has started and that has left.
 fn with_daemon_outside(agent: &Agent, manifest: Manifest) -> Result<(PodEntry, u32, Vec<String>)> {
     let name = manifest.name().to_owned();

@@ -14,7 +14,7 @@ use super::lifecycle::BackoffState;
 use crate::model::admission::Admission;
 use crate::model::container::{
     ContainerAction, ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason,
-    PodPhase, SpecHash, Termination,
+    FirstProcess, PodPhase, SpecHash, Termination,
 };
 use crate::model::eviction::{Eviction, EvictionCause};
 use crate::model::pod::{Container, Pod, Redefinition, RestartPolicy};
@@ -39,6 +39,9 @@ pub struct PodState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redefined: Option<Redefinition>,
     pub containers: Vec<ContainerStatus>,
+    /// Of those that run, by container name; what it has of others means nothing. Versions before it have noted none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub first_processes: BTreeMap<String, FirstProcess>,
     pub deletion: Option<Deletion>,
     /// It ends as failed, and stays known until its definition goes. The first one stays.
     #[serde(default)]
@@ -84,6 +87,7 @@ impl PodState {
             digest: None,
             redefined: None,
             containers,
+            first_processes: BTreeMap::new(),
             deletion: None,
             eviction: None,
             admission: Admission::Open,

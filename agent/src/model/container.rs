@@ -120,6 +120,15 @@ impl Termination {
     }
 }
 
+/// The process of a container that its runtime started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FirstProcess {
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`: the pid may come again.
+    pub start_ticks: u64,
+}
+
 /// The state of the instance that `ContainerStatus::attempt` numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -400,6 +400,9 @@ impl Loop {
             status.state = running;
             entry.is_unsaved = true;
         }
+        // Stored with the pod when that is stored next.
+        let first_processes = &mut entry.state.first_processes;
+        first_processes.insert(owner.container.clone(), record.process.into());
         entry.is_dirty = true;
         let mut instance = Instance::new(record.id.clone(), cgroup);
         instance.set_process(record.process);
@@ -537,6 +540,8 @@ impl Loop {
             status.state = ContainerState::Running { started_at };
             attempt = status.attempt;
         }
+        let first_processes = &mut entry.state.first_processes;
+        first_processes.insert(container.to_owned(), process.into());
         entry.is_dirty = true;
         entry.is_unsaved = true;
         self.told

@@ -1,4 +1,5 @@
-//! Containers that run and whose record was lost: they are found by their cgroup, and go on.
+//! Containers that run and whose record was lost: they are found by their first process, if the record of their pod
+//! has it, else by their cgroup, and go on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -160,7 +161,11 @@ impl Loop {
             return Ok(None);
         }
         let pids = self.node.reader.pids(&cgroup)?;
-        let Some(process) = first_process(&pids, let_go_at) else {
+        let noted = let_go_at.and_then(|_| entry.state.first_processes.get(&status.name));
+        let noted = noted.map(|it| HostProcess::from(*it));
+        // It may have left its cgroup.
+        let noted = noted.filter(|it| it.is_there());
+        let Some(process) = noted.or_else(|| first_process(&pids, let_go_at)) else {
             return Ok(None);
         };
         if let_go_at.is_none() && self.runtime.was_cut_short(&id) {
