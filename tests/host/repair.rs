@@ -235,18 +235,27 @@ fn what_is_left_of_a_lost_container_ends_before_the_next_begins() -> Result<()> 
     Ok(())
 }
 
-/// Neither the record of a pod nor its manifest can be read: what runs goes on until somebody knows what it is, and
-/// what ended meanwhile is known then. Once a reading without a fault lacks the pod, it goes.
+/// Neither the record of a pod nor its manifest can be read: what runs goes on until somebody knows what it is, with
+/// what its class has by its requests, and what ended meanwhile is known then. Once a reading without a fault lacks the
+/// pod, it goes.
 #[cfg_attr(feature = "privileged", test)]
 fn a_pod_that_nobody_can_name_goes_on() -> Result<()> {
     let mut agent = Agent::new("unnamed")?.with_quick_passes();
     agent.start()?;
     let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
-    let pod = pod.container(Container::idle("app"));
+    let app = Container::idle("app").resources(json!({"cpu": "600m"}), json!({}));
+    let pod = pod.container(app);
     let pod = pod.container(Container::idle("other"));
     agent.put(&pod)?;
     let runs = |pod: &PodEntry| ["app", "other"].iter().all(|it| pid_of(pod, it).is_some());
     let before = agent.wait_pod("pod", "runs", runs)?;
+    let class = format!("{}/burstable", agent.kubepods());
+    let file = match cgroup::is_unified() {
+        true => "cpu.weight",
+        false => "cpu.shares",
+    };
+    let weight = || cgroup::read("cpu", &class, file);
+    let with_pod = weight()?;
     let path = container_path(&before, "app")?;
     let pid = pid_of(&before, "app").context("it runs")?;
     let other = pid_of(&before, "other").context("it runs")?;
@@ -263,6 +272,11 @@ fn a_pod_that_nobody_can_name_goes_on() -> Result<()> {
         })?;
         agent.wait_full_passes(2)?;
         ensure!(cgroup::procs(&dir).contains(&pid), "{pid} has ended");
+        let weight = weight()?;
+        ensure!(
+            weight == with_pod,
+            "{file} of its class is {weight} and was {with_pod}"
+        );
         Ok(())
     };
 
@@ -287,7 +301,8 @@ fn a_pod_that_nobody_can_name_goes_on() -> Result<()> {
     agent.remove_pod("pod")?;
     agent.wait_for("it is gone, with what was kept of its record", || {
         Ok(!dir.exists() && !aside.exists())
-    })
+    })?;
+    agent.wait_for("its class is lowered", || Ok(weight()? != with_pod))
 }
 
 #[cfg_attr(feature = "privileged", test)]

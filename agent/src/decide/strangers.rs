@@ -1,4 +1,5 @@
-//! Cgroups of the node that hold pods of others beside our own: what they have is never made less.
+//! Cgroups of the node that hold pods whose requests are not counted, since they are pods of others or nobody knows yet
+//! what they are: what these cgroups have is never made less.
 //!
 //! In: what such a cgroup is to be, and what it is. Out: the looser of the two, file by file.
 

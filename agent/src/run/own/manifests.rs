@@ -67,6 +67,7 @@ impl Loop {
         self.tell_findings(&scan);
         self.metrics.source_read(Source::Manifests, now);
         self.decide_undecided(&scan.pods, scan.is_complete, now);
+        self.undecided.define(&scan.pods);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
         // Not beside what runs of a pod of its name, of which nobody knows yet whether it is to go.
         let undecided = &self.undecided;

@@ -15,7 +15,7 @@ use crate::decide::strangers::never_lower;
 use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::pod::PodUid;
+use crate::model::pod::{Pod, PodUid};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::kube_tree::pods_of_kubelet;
 use crate::sys::{FsError, Root};
@@ -30,6 +30,9 @@ pub(super) struct Ownership {
     unknown: BTreeSet<CgroupPath>,
     /// The same, as the last full pass has found them. `None`: none could look yet.
     strangers: Option<BTreeMap<CgroupPath, PodUid>>,
+    /// Cgroups of pods of our own that are left as they are, since nobody can say yet what became of the pods: as the
+    /// last full pass that could look has found them.
+    undecided: BTreeMap<CgroupPath, PodUid>,
     /// Where pods run that a kubelet with the systemd driver has started, as the last full pass has found them. This
     /// agent makes nothing there.
     of_kubelet: BTreeMap<PodUid, BTreeSet<CgroupPath>>,
@@ -141,14 +144,16 @@ impl Loop {
         }
     }
 
-    /// Finds the pod cgroups of others, and those of a kubelet that lie elsewhere.
+    /// Finds the pod cgroups of others, those of pods that are undecided, and those of a kubelet that lie elsewhere.
     pub(super) fn look_for_strangers(&mut self) {
         match self.pod_cgroups_there() {
             Ok(there) => {
-                let strangers = there
-                    .into_iter()
-                    .filter(|(_, uid)| !self.ownership.has(uid));
-                self.ownership.strangers = Some(strangers.collect());
+                let is_ours = |(_, uid): &(CgroupPath, PodUid)| self.ownership.has(uid);
+                let (ours, strangers): (BTreeMap<CgroupPath, PodUid>, BTreeMap<_, _>) =
+                    there.into_iter().partition(is_ours);
+                let undecided = ours.into_iter().filter(|(_, uid)| self.is_left(uid));
+                self.ownership.undecided = undecided.collect();
+                self.ownership.strangers = Some(strangers);
             }
             // Those that were there may be there still.
             Err(error) => warn_unlisted(&error),
@@ -177,8 +182,25 @@ impl Loop {
         })
     }
 
+    /// Whether what is there of a pod of our own goes on as it is, since nobody can say yet what became of the pod.
+    fn is_left(&self, uid: &PodUid) -> bool {
+        // A manifest that cannot be read may be that of a pod whose record cannot be read either.
+        let may_be_of_a_manifest = !self.manifest_state.is_complete && !self.pods.contains_key(uid);
+        self.undecided.has(uid) || may_be_of_a_manifest
+    }
+
+    /// Pods that are undecided and that have a cgroup, as far as their definitions are known: they hold what they request.
+    pub(super) fn undecided_holders(&self) -> impl Iterator<Item = &Pod> {
+        let ownership = &self.ownership;
+        let is_there = move |pod: &&Pod| {
+            // Before the first look any may have one.
+            ownership.strangers.is_none() || ownership.undecided.values().any(|it| *it == pod.uid)
+        };
+        self.undecided.defined().filter(is_there)
+    }
+
     /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a
-    /// while.
+    /// while, or pods that are undecided: what they request is in none of its sums.
     pub(super) fn spare_strangers(
         &mut self,
         wanted: &mut [DesiredCgroup],
@@ -188,8 +210,10 @@ impl Loop {
         for cgroup in wanted {
             let path = cgroup.path.clone();
             let strangers = self.ownership.strangers.as_ref();
-            let holds_some =
-                strangers.is_none_or(|them| them.keys().any(|it| it.below(&path).is_some()));
+            let holds_some = strangers.is_none_or(|them| {
+                let mut spared = them.keys().chain(self.ownership.undecided.keys());
+                spared.any(|it| it.below(&path).is_some())
+            });
             if !holds_some || !self.hands.is_node_level(&path) {
                 continue;
             }
@@ -227,18 +251,14 @@ impl Loop {
             .collect();
         let mut unknown = BTreeSet::new();
         let mut present = BTreeSet::new();
-        // A manifest that cannot be read may be that of a pod whose record cannot be read either.
-        let knows_all_pods = self.manifest_state.is_complete;
         for (pod, uid) in there {
             let is_occupied = |it: &PodEntry| it.occupied.is_some();
-            let is_left = self.pods.get(&uid).is_some_and(is_occupied);
-            let is_ours = self.ownership.has(&uid) && !is_left;
-            let is_undecided = self.undecided.has(&uid);
-            let may_be_of_a_manifest = !knows_all_pods && !self.pods.contains_key(&uid);
+            let is_occupied = self.pods.get(&uid).is_some_and(is_occupied);
+            let is_ours = self.ownership.has(&uid) && !is_occupied;
             if !is_ours && !self.own.remove_unknown_cgroups {
                 unknown.insert(pod);
-            } else if is_ours && (is_undecided || may_be_of_a_manifest) {
-                unknown.extend((!is_undecided).then_some(pod));
+            } else if is_ours && self.is_left(&uid) {
+                unknown.extend((!self.undecided.has(&uid)).then_some(pod));
             } else if !known.contains(&pod) || !is_ours {
                 self.told.orphan(&pod);
                 self.removals.insert(pod, now);
@@ -247,7 +267,7 @@ impl Loop {
             }
             present.insert(uid);
         }
-        if knows_all_pods {
+        if self.manifest_state.is_complete {
             let is_over = |it: &&PodUid| !present.contains(it) && !self.pods.contains_key(it);
             let over: Vec<PodUid> = self
                 .ownership

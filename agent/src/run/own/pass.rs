@@ -331,6 +331,7 @@ impl Loop {
             .values()
             .filter(|entry| entry.is_active())
             .map(|entry| &entry.state.pod)
+            .chain(self.undecided_holders())
             .collect();
         let tiers = tiers(active.iter().copied(), &self.hands.plan.settings);
         self.metrics.set_memory_qos(tiers);

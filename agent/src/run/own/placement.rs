@@ -477,7 +477,9 @@ impl Loop {
         let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
         staying.sort_by_key(|it| it.state.accepted_at);
         let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
-        let mut node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
+        let undecided = self.undecided_holders();
+        let admitted = staying.iter().copied().chain(undecided);
+        let mut node_info = NodeInfo::new(self.node_without_pods(), admitted);
         self.take_for_waiting(&mut node_info, Some(entry.uid()));
         // Whoever has the place until then is among those that end.
         for it in self.successors_before(entry) {
@@ -506,7 +508,9 @@ impl Loop {
     pub(super) fn count_pods_but(&self, but: Option<&PodUid>) -> NodeInfo {
         let is_counted = |it: &&PodEntry| it.is_active() && Some(it.uid()) != but;
         let active = self.pods.values().filter(is_counted);
-        NodeInfo::new(self.node_without_pods(), active.map(|it| &it.state.pod))
+        let active = active.map(|it| &it.state.pod);
+        let admitted = active.chain(self.undecided_holders());
+        NodeInfo::new(self.node_without_pods(), admitted)
     }
 
     fn node_without_pods(&self) -> predicates::Node {

@@ -518,7 +518,8 @@ impl Told {
         self.node(
             "LimitKept",
             format!(
-                "cgroup {path} holds pods of others: its {} stays at {}, where the pods of this agent need {}",
+                "cgroup {path} holds pods that this agent does not know: its {} stays at {}, where those that it knows \
+                 need {}",
                 kept.file.name, kept.found, kept.wanted
             ),
         );

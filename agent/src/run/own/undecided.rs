@@ -4,6 +4,10 @@
 //! Either the pod's record is damaged, and a manifest that may be its own cannot be read: until a reading of the
 //! manifests has the pod, or one without any fault lacks it. Or the kernel fails to read what is stored of the pod: until
 //! it can. Nothing of the pod begins meanwhile.
+//!
+//! Of the cgroups of the node nothing is lowered while such a pod has a cgroup in them. What it requests counts for
+//! admission where its manifest can be read. The manifest of one with a damaged record cannot, so nobody knows what that
+//! pod requests, and the node may let in more than it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +41,8 @@ pub(super) struct Undecided {
     left: BTreeMap<PodUid, Vec<LeftContainer>>,
     /// Those of which something stored was not read; of some nothing is left.
     unread: BTreeSet<PodUid>,
+    /// The same, as far as the last reading of the manifests has them.
+    defined: BTreeMap<PodUid, Arc<Pod>>,
     /// When that is tried again, boottime.
     read_at: Duration,
     /// The last one that was tried.
@@ -54,6 +60,18 @@ impl Undecided {
 
     pub(super) fn is_unread(&self, uid: &PodUid) -> bool {
         self.unread.contains(uid)
+    }
+
+    /// Notes what a reading of the manifests says of those that are unread.
+    pub(super) fn define(&mut self, pods: &BTreeMap<PodUid, Arc<Pod>>) {
+        let unread = self.unread.iter();
+        let defined = unread.filter_map(|uid| Some((uid.clone(), Arc::clone(pods.get(uid)?))));
+        self.defined = defined.collect();
+    }
+
+    /// Those whose definition is known.
+    pub(super) fn defined(&self) -> impl Iterator<Item = &Pod> {
+        self.defined.values().map(Arc::as_ref)
     }
 
     /// Containers of a pod `namespace/name` are left.
@@ -183,5 +201,32 @@ impl Loop {
         for uid in uids {
             self.register_pod(uid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing;
+
+    #[test]
+    fn a_pod_whose_record_is_unread_is_known_by_its_manifest() {
+        let uid = |it: &str| PodUid(it.to_owned());
+        let pods = ["a", "b", "c"].map(|it| {
+            let mut pod = testing::pod("app {}");
+            pod.uid = uid(it);
+            (uid(it), Arc::new(pod))
+        });
+        let pods = BTreeMap::from(pods);
+        let mut undecided = Undecided::default();
+        // Its record is damaged: with a manifest it is decided.
+        undecided.add(uid("a"), Vec::new());
+        undecided.add_unread(uid("b"));
+        undecided.add_unread(uid("d"));
+        undecided.define(&pods);
+        let defined: Vec<&str> = undecided.defined().map(|it| it.uid.0.as_str()).collect();
+        assert_eq!(defined, ["b"]);
+        undecided.define(&BTreeMap::new());
+        assert_eq!(undecided.defined().count(), 0);
     }
 }
