@@ -17,7 +17,11 @@ use super::look::{container_path, is_running, pid_of, pod_dir, pod_path};
 
 /// Two containers: `sleep 36NN` with a limit, and one that stays as it is.
 fn pod(seconds: u32, mib: u64) -> Manifest {
-    let app = Container::new("app", &["sleep", &seconds.to_string()]).limited_to(mib);
+    let app = Container::new("app", &["sleep", &seconds.to_string()]);
+    pod_of(app.limited_to(mib))
+}
+
+fn pod_of(app: Container) -> Manifest {
     let other = Container::idle("other").limited_to(16);
     Manifest::new("static")
         .with_uid("0b1c2d3e-static")
@@ -100,6 +104,64 @@ fn an_edited_manifest_changes_its_pod_and_no_more_of_it_than_it_says() -> Result
     assert_eq!(
         redefinitions(&agent)?,
         ["ends, and begins anew with another definition: spec.volumes"]
+    );
+    Ok(())
+}
+
+/// A program that takes its size from its limit once says so in the policy of its container.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_is_restarted_for_another_limit_where_its_policy_says_so() -> Result<()> {
+    let mut agent = Agent::new("resize-policy")?;
+    agent.start()?;
+    let with_policy = |mib: u64| {
+        let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+        pod_of(
+            Container::idle("app")
+                .limited_to(mib)
+                .with("resizePolicy", policy),
+        )
+    };
+    agent.put(&with_policy(32))?;
+    let first = agent.wait_pod("static", "runs", is_running)?;
+    let [app, other] = [pid_of(&first, "app"), pid_of(&first, "other")];
+    let (app, other) = (app.context("it runs")?, other.context("it runs")?);
+    agent.put(&with_policy(64))?;
+    let status = agent.wait_pod("static", "has its container restarted", |it| {
+        is_running(it) && pid_of(it, "app").is_some_and(|it| it != app)
+    })?;
+    let app = pid_of(&status, "app");
+    ensure!(pid_of(&status, "other") == Some(other), "{status:#?}");
+    assert_eq!(memory_limit(&container_path(&status, "app")?)?, 64 << 20);
+    let of_app = status.containers.iter().find(|it| it.name == "app");
+    assert_eq!(of_app.map(|it| it.restarts), Some(1));
+    // Without the policy it goes on, whatever its limit is; and the policy by itself changes nothing that runs.
+    for (edit, field) in [
+        (
+            pod_of(Container::idle("app").limited_to(64)),
+            "resizePolicy",
+        ),
+        (pod_of(Container::idle("app").limited_to(48)), "resources"),
+    ] {
+        agent.put(&edit)?;
+        let field = format!("spec.containers[0].{field}");
+        let status = agent.wait_pod("static", "has the next definition", |it| {
+            let redefined = it.redefined.as_ref();
+            redefined.is_some_and(|it| it.fields == [field.as_str()])
+        })?;
+        ensure!(
+            is_running(&status) && pid_of(&status, "app") == app,
+            "{status:#?}"
+        );
+        let limit = if field.ends_with("resources") { 48 } else { 64 };
+        let path = container_path(&status, "app")?;
+        agent.wait_for("its limit is that", || {
+            Ok(memory_limit(&path)? == limit << 20)
+        })?;
+    }
+    let status = agent.wait_pod("static", "runs", is_running)?;
+    assert_eq!(
+        (pid_of(&status, "app"), pid_of(&status, "other")),
+        (app, Some(other))
     );
     Ok(())
 }

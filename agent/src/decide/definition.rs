@@ -2,12 +2,14 @@
 //!
 //! A manifest without a UID of its own is another pod with each change. One with it is the same pod, as it is for
 //! kubelet: its limits change in place, and a container whose process would be started otherwise is started anew, alone.
-//! What cannot change while the pod is there ends it, in its grace, and it begins anew under its UID.
+//! So is one that has another amount of a resource for which its `resizePolicy` says `RestartContainer`. What cannot
+//! change while the pod is there ends it, in its grace, and it begins anew under its UID.
 
 use crate::decide::lifecycle::spec_hash;
 use crate::decide::qos::qos_class;
-use crate::model::pod::{Container, Pod, ResourceList, Resources};
+use crate::model::pod::{Container, Pod, ResourceList, Resources, cpu_in, memory_in};
 use crate::model::quantity::Quantity;
+use crate::units::{Bytes, MilliCpu};
 
 /// What a new definition does to the pod that is there. The fields are those that differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,36 @@ fn is_same_process(old: &Container, new: &Container) -> bool {
         )
     };
     old.name == new.name && of(old) == of(new)
+}
+
+/// Whether a container that goes on with its pod is to be started anew, since it has another amount of a resource for
+/// which its `resizePolicy` says so: request or limit, as kubelet compares them
+/// (pkg/kubelet/kuberuntime/kuberuntime_manager.go, v1.36: `computePodResizeAction`).
+pub fn is_restarted(old: &Pod, new: &Pod, name: &str) -> bool {
+    let named = |it: &&Container| it.name == name;
+    let (before, now) = (
+        old.all_containers().find(named),
+        new.all_containers().find(named),
+    );
+    let (Some(before), Some(now)) = (before, now) else {
+        return false;
+    };
+    let mut restarting = now.resize_restarts.iter();
+    restarting.any(|it| amounts(old, before, it) != amounts(new, now, it))
+}
+
+/// Request and limit of a container, in the unit of the resource; 0: none. Without a limit of its own it has the pod's.
+fn amounts(pod: &Pod, container: &Container, resource: &str) -> [u64; 2] {
+    let amount = |list: &ResourceList| match resource {
+        "cpu" => cpu_in(list).map_or(0, |MilliCpu(it)| it),
+        _ => memory_in(list).map_or(0, |Bytes(it)| it),
+    };
+    let own = &container.resources;
+    let limit = match (amount(&own.limits), &pod.resources) {
+        (0, Some(of_pod)) => amount(&of_pod.limits),
+        (limit, _) => limit,
+    };
+    [amount(&own.requests), limit]
 }
 
 type AllResources<'a> = (Vec<&'a Resources>, Option<&'a Resources>, &'a ResourceList);
@@ -219,6 +251,7 @@ fn changed_container_fields(
         run_as_group,
         run_as_non_root,
         is_privileged,
+        resize_restarts,
         counted_requests,
     } = old;
     [
@@ -232,6 +265,7 @@ fn changed_container_fields(
             "resources",
             *resources != new.resources || *counted_requests != new.counted_requests,
         ),
+        ("resizePolicy", *resize_restarts != new.resize_restarts),
         ("volumeMounts", *volume_mounts != new.volume_mounts),
         (
             "restartPolicy",

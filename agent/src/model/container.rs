@@ -175,6 +175,13 @@ impl ContainerState {
 #[serde(transparent)]
 pub struct SpecHash(pub String);
 
+impl SpecHash {
+    /// Of an instance that is to be replaced for something that is not in the fingerprint. No definition has it.
+    pub fn outdated() -> Self {
+        Self("outdated".to_owned())
+    }
+}
+
 impl fmt::Display for SpecHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -221,7 +228,8 @@ pub struct ContainerStatus {
     pub state: ContainerState,
     /// How instance `attempt - 1` ended.
     pub last_termination: Option<Termination>,
-    /// Of the definition this instance was started with. `None`: not known, taken as unchanged.
+    /// Of the definition this instance was started with, or [`SpecHash::outdated`]. `None`: not known, taken as
+    /// unchanged.
     pub spec_hash: Option<SpecHash>,
     /// Stays when the instance has exited, goes when the next one starts.
     pub stop: Option<StopRequest>,

@@ -15,7 +15,7 @@ mod resize;
 mod rules;
 mod totals;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ pub const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 pub const DEFAULT_TERMINATION_GRACE: Duration = Duration::from_secs(30);
 /// Priority from which a pod is critical to the system (Kubernetes API).
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// What `resizePolicy` has for a resource of which another amount restarts its container.
+const RESTART_CONTAINER: &str = "RestartContainer";
 
 /// The two classes that every cluster has (Kubernetes, pkg/apis/scheduling/types.go).
 pub const CLUSTER_CRITICAL_CLASS: &str = "system-cluster-critical";
@@ -277,6 +280,10 @@ pub struct Container {
     /// `securityContext.privileged`: every device of the host may be used.
     #[serde(default)]
     pub is_privileged: bool,
+    /// Of `cpu` and `memory` those of which another amount restarts the container: they have `RestartContainer` in its
+    /// `resizePolicy`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub resize_restarts: BTreeSet<String>,
     /// What its requests count for while it is being resized in place. `None`: they count as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_requests: Option<ResourceList>,

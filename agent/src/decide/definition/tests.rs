@@ -63,6 +63,65 @@ fn limits_programs_and_labels_change_in_place() {
 }
 
 #[test]
+fn a_container_is_started_anew_for_another_amount_where_its_policy_says_so() {
+    const APP: &str = "app {req cpu=1 memory=16Mi lim memory=32Mi}";
+    type Restarts = &'static [&'static str];
+    let with = |text: &str, restarts: Restarts| {
+        let mut pod = pod(text);
+        let app = &mut pod.containers[0];
+        app.resize_restarts = restarts.iter().map(ToString::to_string).collect();
+        pod
+    };
+    let memory: Restarts = &["memory"];
+    for (policy, new, wanted) in [
+        (memory, APP, false),
+        (memory, "app {req cpu=1 memory=16Mi lim memory=64Mi}", true),
+        (memory, "app {req cpu=1 memory=20Mi lim memory=32Mi}", true),
+        (memory, "app {req cpu=2 memory=16Mi lim memory=32Mi}", false),
+        // Another spelling.
+        (
+            memory,
+            "app {req cpu=1000m memory=16384Ki lim memory=32Mi}",
+            false,
+        ),
+        (&[], "app {req cpu=1 memory=16Mi lim memory=64Mi}", false),
+        (
+            &["cpu"],
+            "app {req cpu=2 memory=16Mi lim memory=32Mi}",
+            true,
+        ),
+        (
+            &["cpu"],
+            "app {req cpu=1 memory=16Mi lim memory=64Mi}",
+            false,
+        ),
+    ] {
+        for before in [policy, &[]] {
+            let (old, new) = (with(APP, before), with(new, policy));
+            assert_eq!(
+                is_restarted(&old, &new, "app0"),
+                wanted,
+                "{policy:?} {new:?}"
+            );
+        }
+    }
+    // Without a limit of its own it has that of its pod.
+    let of_pod = |mib: u32| with(&format!("app {{}} pod {{lim memory={mib}Mi}}"), memory);
+    assert!(is_restarted(&of_pod(32), &of_pod(64), "app0"));
+    assert!(!is_restarted(&of_pod(32), &of_pod(32), "app0"));
+    assert!(!is_restarted(&of_pod(32), &of_pod(64), "another"));
+}
+
+#[test]
+fn a_policy_changes_in_place() {
+    let policy = |pod: &mut Pod| {
+        pod.containers[0].resize_restarts = ["memory".to_owned()].into();
+    };
+    let field = "spec.containers[0].resizePolicy";
+    assert_eq!(changed(policy, RUNS), in_place(&[field]));
+}
+
+#[test]
 fn what_cannot_change_while_the_pod_is_there_begins_anew() {
     type Edit = fn(&mut Pod);
     let cases: [(Edit, &str); 11] = [

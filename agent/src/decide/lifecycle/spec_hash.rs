@@ -13,7 +13,8 @@ const FORMAT: &str = "v1";
 /// SHA-256, first 8 bytes, over what a process gets only when it starts: image, command,
 /// arguments, environment, working directory, mounts.
 ///
-/// Resources are left out, they change in place. Kubelet hashes name and image alone, because the
+/// Resources are left out: they change in place, or by a `resizePolicy` make an instance [outdated](SpecHash::outdated)
+/// when the definition changes. A policy by itself restarts nothing. Kubelet hashes name and image alone, because the
 /// API lets nothing else change; a manifest on disk can change anywhere.
 pub fn spec_hash(container: &Container) -> SpecHash {
     let mut hasher = Sha256::new();

@@ -1,6 +1,6 @@
 //! v1.Pod to [`Pod`]. Goes on after a fault, so that one reading of a manifest shows all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1;
@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
-    QosClass, ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority,
-    check, env, fields, node_requirements, resize, rules,
+    QosClass, RESTART_CONTAINER, ResourceList, Resources, RestartPolicy, Volume, VolumeSource,
+    built_in_priority, check, env, fields, node_requirements, resize, rules,
 };
 use crate::model::quantity::Quantity;
 
@@ -288,8 +288,15 @@ fn container(
         run_as_group,
         run_as_non_root,
         is_privileged: security.and_then(|it| it.privileged) == Some(true),
+        resize_restarts: resize_restarts(source),
         counted_requests: None,
     }
+}
+
+fn resize_restarts(source: &v1::Container) -> BTreeSet<String> {
+    let policies = source.resize_policy.iter().flatten();
+    let restarting = policies.filter(|it| it.restart_policy == RESTART_CONTAINER);
+    restarting.map(|it| it.resource_name.clone()).collect()
 }
 
 /// A user or group id: 0..=2147483647, as the API server takes it.

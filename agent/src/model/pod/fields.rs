@@ -45,7 +45,6 @@ pub enum Because {
     Namespaces,
     Network,
     Probes,
-    Resizes,
     Restarts,
     Runtime,
     Scheduler,
@@ -67,7 +66,6 @@ impl Because {
             self,
             Self::ApiServer
                 | Self::Images
-                | Self::Resizes
                 | Self::Scheduler
                 | Self::TerminationMessages
                 | Self::Windows
@@ -112,7 +110,6 @@ impl fmt::Display for Because {
             Self::Namespaces => "processes are in the namespaces of the host",
             Self::Network => "processes have the network and the names of the host",
             Self::Probes => "containers are not probed",
-            Self::Resizes => "a new definition changes what can be changed in place",
             Self::Restarts => "the restart policy alone decides",
             Self::Runtime => "the process runtime has no handlers",
             Self::Scheduler => "the pod is on this node, so nobody schedules it",
@@ -181,7 +178,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         // A port of the host that two pods ask for is a conflict.
         ("containers[].ports", Honoured),
         ("containers[].readinessProbe", ignored(Probes)),
-        ("containers[].resizePolicy", ignored(Resizes)),
+        ("containers[].resizePolicy", Honoured),
         ("containers[].resources", Honoured),
         ("containers[].resources.claims", Refused(Claims)),
         ("containers[].resources.limits", Honoured),

@@ -2,9 +2,12 @@
 //! written: what breaks them is not in [`Pod`](super::Pod) any more. Texts and fields are those of the API server, but
 //! for `downwarAPI` and `cephFS`, as it calls two kinds of volumes that no manifest has by these names.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
+use super::RESTART_CONTAINER;
 use super::check::{is_label_value, is_qualified_name};
 use super::convert::{ContainerKind, Findings};
 use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE};
@@ -55,6 +58,18 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
             for (i, port) in container.ports.iter().flatten().enumerate() {
                 host_port(port, &format!("{path}.ports[{i}].hostPort"), found);
             }
+        }
+    }
+    for kind in [ContainerKind::Init, ContainerKind::Regular] {
+        for (path, container) in kind.of(spec) {
+            let path = format!("{path}.resizePolicy");
+            resize_policy(
+                container,
+                kind,
+                spec.restart_policy.as_deref(),
+                &path,
+                found,
+            );
         }
     }
     let policy = spec.security_context.as_ref();
@@ -124,6 +139,54 @@ fn host_port(port: &v1::ContainerPort, path: &str, found: &mut Findings) {
     }
 }
 
+/// `validateResizePolicy`; and, of an init container that is no sidecar, `validateInitContainers`. `of_pod`: the
+/// `restartPolicy` of the pod.
+fn resize_policy(
+    container: &v1::Container,
+    kind: ContainerKind,
+    of_pod: Option<&str>,
+    path: &str,
+    found: &mut Findings,
+) {
+    const NOT_REQUIRED: &str = "NotRequired";
+    let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+    let mut seen = BTreeSet::new();
+    for (i, it) in container.resize_policy.iter().flatten().enumerate() {
+        let (resource, policy) = (it.resource_name.as_str(), it.restart_policy.as_str());
+        if !seen.insert(resource) {
+            found.fault(
+                format!("{path}[{i}]"),
+                format!("`{resource}` is named before"),
+            );
+        }
+        match resource {
+            "cpu" | "memory" => {}
+            "" => found.fault(path, "resourceName is missing"),
+            _ => found.fault(path, format!("`{resource}` is none of cpu, memory")),
+        }
+        match policy {
+            NOT_REQUIRED | RESTART_CONTAINER => {}
+            "" => found.fault(path, "restartPolicy is missing"),
+            _ => found.fault(
+                path,
+                format!("`{policy}` is none of {NOT_REQUIRED}, {RESTART_CONTAINER}"),
+            ),
+        }
+        if of_pod == Some("Never") && policy != NOT_REQUIRED {
+            found.fault(
+                path,
+                "must be 'NotRequired' when pod `restartPolicy` is 'Never'",
+            );
+        }
+        if kind == ContainerKind::Init && !is_sidecar && policy == RESTART_CONTAINER {
+            found.fault(
+                format!("{path}[{i}].restartPolicy"),
+                "must not be set to 'RestartContainer' for non-sidecar initContainers",
+            );
+        }
+    }
+}
+
 fn volume_kinds(volume: &v1::Volume, path: &str, found: &mut Findings) {
     let fields = serde_json::to_value(volume).unwrap_or_default();
     let is_set = |kind: &&str| fields.get(*kind).is_some_and(|it| *it != Value::Null);
@@ -137,8 +200,6 @@ fn volume_kinds(volume: &v1::Volume, path: &str, found: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::json;
 
     use super::*;
@@ -246,6 +307,71 @@ mod tests {
                 .collect();
             assert_eq!(found, right, "{toleration}");
         }
+    }
+
+    #[test]
+    fn a_resize_policy_is_as_the_api_server_takes_it() {
+        let of = |policy: &str, list: &str, container: &Value| {
+            let mut spec = json!({"restartPolicy": policy, "containers": []});
+            spec[list] = json!([container]);
+            let spec = serde_json::from_value(spec).expect("a spec");
+            let mut found = Findings::default();
+            judge(&spec, &mut found);
+            let faults = found.faults.iter().map(ToString::to_string);
+            faults.collect::<Vec<_>>()
+        };
+        let with = |policies: &[(&str, &str)]| {
+            let policies = policies.iter().map(
+                |(resource, policy)| json!({"resourceName": resource, "restartPolicy": policy}),
+            );
+            let policies: Vec<Value> = policies.collect();
+            json!({"name": "a", "resizePolicy": policies})
+        };
+        for (policies, right) in [
+            (&[][..], &[][..]),
+            (
+                &[("cpu", "NotRequired"), ("memory", "RestartContainer")],
+                &[],
+            ),
+            (
+                &[("cpu", "NotRequired"), ("cpu", "RestartContainer")],
+                &["[1]: `cpu` is named before"],
+            ),
+            (
+                &[("", ""), ("pids", "Restart")],
+                &[
+                    ": resourceName is missing",
+                    ": restartPolicy is missing",
+                    ": `pids` is none of cpu, memory",
+                    ": `Restart` is none of NotRequired, RestartContainer",
+                ],
+            ),
+        ] {
+            let right = right
+                .iter()
+                .map(|it| format!("spec.containers[0].resizePolicy{it}"));
+            let right: Vec<String> = right.collect();
+            assert_eq!(of("Always", "containers", &with(policies)), right);
+        }
+        let restarts = with(&[("memory", "RestartContainer")]);
+        assert_eq!(
+            of("Never", "containers", &restarts),
+            [
+                "spec.containers[0].resizePolicy: must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            ]
+        );
+        let in_place = with(&[("memory", "NotRequired")]);
+        assert_eq!(of("Never", "containers", &in_place), [""; 0]);
+        assert_eq!(
+            of("Always", "initContainers", &restarts),
+            [
+                "spec.initContainers[0].resizePolicy[0].restartPolicy: must not be set to 'RestartContainer' for \
+                 non-sidecar initContainers"
+            ]
+        );
+        let mut sidecar = restarts;
+        sidecar["restartPolicy"] = json!("Always");
+        assert_eq!(of("Always", "initContainers", &sidecar), [""; 0]);
     }
 
     #[test]

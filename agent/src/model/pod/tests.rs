@@ -409,6 +409,21 @@ fn what_is_not_honoured_is_a_warning() {
 }
 
 #[test]
+fn a_resource_whose_policy_is_restart_container_is_known() {
+    let policies = json!([
+        {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+        {"resourceName": "memory", "restartPolicy": "RestartContainer"},
+    ]);
+    let pod = good(json!({
+        "containers": [{"name": "a", "resizePolicy": policies}, {"name": "b"}],
+    }));
+    let restarting = pod.containers[0].resize_restarts.iter();
+    assert_eq!(restarting.collect::<Vec<_>>(), ["memory"]);
+    assert!(pod.containers[1].resize_restarts.is_empty());
+    assert_eq!(pod.warnings, []);
+}
+
+#[test]
 fn huge_pages_need_cpu_or_memory_beside_them() {
     let resources =
         |resources: Value| json!({"containers": [{"name": "a", "resources": resources}]});

@@ -12,13 +12,14 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
+use crate::decide::definition::is_restarted;
 use crate::decide::eviction::facts::priority;
 use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{
-    ContainerAction, ContainerExit, ContainerState, ContainerStatus, Termination,
+    ContainerAction, ContainerExit, ContainerState, ContainerStatus, SpecHash, Termination,
 };
 use crate::model::device_access::AllocatedDevice;
 use crate::model::event::{CgroupId, ProcessKey};
@@ -293,6 +294,8 @@ impl PodEntry {
                 && let Some(container) = container
             {
                 status.spec_hash = Some(spec_hash(container));
+            } else if status.state.is_alive() && is_restarted(&self.state.pod, &new, &status.name) {
+                status.spec_hash = Some(SpecHash::outdated());
             }
         }
         self.state.pod = new;
@@ -583,6 +586,41 @@ mod tests {
                 fields: Vec::new(),
             };
             entry.take(new, "digest".to_owned(), redefinition);
+            assert_eq!(entry.state.containers[0].spec_hash, Some(wanted), "{row}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_replaced_for_another_amount_where_its_policy_says_so() {
+        let running = ContainerState::Running {
+            started_at: Duration::ZERO,
+        };
+        let ended = ContainerState::Exited(unknown_end(Duration::ZERO));
+        for (row, state, resource, is_outdated) in [
+            ("it runs", running.clone(), "memory", true),
+            ("it starts", ContainerState::Starting, "memory", true),
+            ("it has ended", ended, "memory", false),
+            ("of another resource", running, "cpu", false),
+        ] {
+            let mut entry = entry(0);
+            let container = &mut entry.state.pod.containers[0];
+            container.resize_restarts = [resource.to_owned()].into();
+            let before = spec_hash(container);
+            let status = &mut entry.state.containers[0];
+            status.state = state;
+            status.spec_hash = Some(before.clone());
+            let mut new = entry.state.pod.clone();
+            let limits = &mut new.containers[0].resources.limits;
+            limits.insert("memory".to_owned(), "64Mi".parse().expect("a quantity"));
+            let redefinition = Redefinition {
+                at: WallTime::default(),
+                fields: Vec::new(),
+            };
+            entry.take(new, "digest".to_owned(), redefinition);
+            let wanted = match is_outdated {
+                true => SpecHash::outdated(),
+                false => before,
+            };
             assert_eq!(entry.state.containers[0].spec_hash, Some(wanted), "{row}");
         }
     }

@@ -153,6 +153,7 @@ fn nothing_is_said_of_defaults() {
             "image": "registry.example/app:1",
             "imagePullPolicy": "IfNotPresent",
             "command": ["app"],
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
             "resources": {},
             "securityContext": {"privileged": true, "readOnlyRootFilesystem": false},
             "stdin": false,
@@ -247,7 +248,6 @@ fn what_makes_no_difference_to_what_runs_is_minor() {
             "command": ["app"],
             "imagePullPolicy": "Sometimes",
             "livenessProbe": {},
-            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
             "securityContext": {"allowPrivilegeEscalation": false},
             "terminationMessagePath": "/dev/other",
         }],
@@ -267,7 +267,6 @@ fn what_makes_no_difference_to_what_runs_is_minor() {
         of(true),
         [
             "spec.containers[0].imagePullPolicy",
-            "spec.containers[0].resizePolicy",
             "spec.containers[0].terminationMessagePath",
             "spec.schedulerName",
         ]
