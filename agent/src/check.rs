@@ -35,6 +35,11 @@ const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
 /// Mount option `noswap` of tmpfs, which keeps secrets in memory.
 const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
 
+/// Items that a setting can make fatal: a start tells them as faults of that setting instead.
+pub const CGROUP_HIERARCHY: &str = "cgroup-hierarchy";
+pub const RESERVED_CGROUPS: &str = "reserved-cgroups";
+pub const SWAP: &str = "swap";
+
 /// Of mode `observe`, where the configuration tells no thresholds.
 const NO_THRESHOLDS: &str = "the thresholds of eviction that are shown are kubelet's defaults: neither \
                                  kubeletConfigFile nor kubelet.evictionHard is set";
@@ -118,7 +123,7 @@ fn is_unified(facts: &FactSheet) -> bool {
 }
 
 fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
-    const NAME: &str = "cgroup-hierarchy";
+    const NAME: &str = CGROUP_HIERARCHY;
     let found = match &facts.cgroups {
         CgroupDetection::Found(found) => found,
         CgroupDetection::Failed(reason) => {
@@ -373,18 +378,11 @@ fn block_io(facts: &FactSheet) -> CheckItem {
 
 /// As kubelet, the agent limits these cgroups and makes none of them.
 fn reserved_cgroups(facts: &FactSheet) -> CheckItem {
-    const NAME: &str = "reserved-cgroups";
-    let fault = facts.reserved_cgroups.iter().find_map(|it| {
-        let (field, path) = (&it.field, &it.path);
-        match &it.lacking {
-            None => Some(format!("{field}: there is no cgroup {path}")),
-            Some(lacking) if !lacking.is_empty() => {
-                let lacking = join(lacking);
-                Some(format!("{field}: cgroup {path} is without {lacking}"))
-            }
-            Some(_) => None,
-        }
-    });
+    const NAME: &str = RESERVED_CGROUPS;
+    let fault = facts
+        .reserved_cgroups
+        .iter()
+        .find_map(|it| Some(format!("{}: {}", it.field, it.fault()?)));
     if let Some(found) = fault {
         let consequence = "what is reserved for it cannot be enforced";
         return CheckItem::fatal(NAME, found, consequence).with_remedy(
@@ -586,7 +584,7 @@ fn wakers(facts: &FactSheet) -> CheckItem {
 }
 
 fn swap(facts: &FactSheet, config: &Config) -> CheckItem {
-    const NAME: &str = "swap";
+    const NAME: &str = SWAP;
     if !facts.is_swap_on {
         return CheckItem::ok(NAME, "off");
     }

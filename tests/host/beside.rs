@@ -682,8 +682,25 @@ fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
             "kubelet:\n  kubeReserved: {cpu: 5000}",
             "kubelet.kubeReserved.cpu",
         ),
+        // Beside a fault of the text.
+        (
+            "kubelet:",
+            "kubelet:\n  maxPods: -1\n  systemReserved: {cpu: 1m}\n  systemReservedCgroup: /ballast-no-such-cgroup\n  \
+             enforceNodeAllocatable: [pods, system-reserved]",
+            "kubelet.systemReservedCgroup: there is no cgroup /ballast-no-such-cgroup",
+        ),
     ];
-    for (line, instead, named) in cases {
+    // What the settings forbid, where the machine has it.
+    let v1 = (
+        "kubelet:",
+        "kubelet:\n  failCgroupV1: true",
+        "kubelet.failCgroupV1",
+    );
+    let swap = ("  failSwapOn:", "  failSwapOn: true", "kubelet.failSwapOn");
+    let is_swap_on = fs::read_to_string("/proc/swaps")?.lines().count() > 1;
+    let v1 = (!cgroup::is_unified()).then_some(v1);
+    let forbidden = v1.into_iter().chain(is_swap_on.then_some(swap));
+    for (line, instead, named) in cases.into_iter().chain(forbidden) {
         let text: Vec<&str> = good
             .lines()
             .map(|it| if it.starts_with(line) { instead } else { it })

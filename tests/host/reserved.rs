@@ -86,19 +86,25 @@ fn a_compressible_reservation_limits_cpu_alone() -> Result<()> {
     Ok(())
 }
 
-/// As kubelet, the agent makes no cgroup of others: it does not start, and says which one is missing.
+/// As kubelet, the agent makes no cgroup of others: it does not start, and says which one is missing, of the field that
+/// names it.
 #[cfg_attr(feature = "privileged", test)]
 fn a_reserved_cgroup_that_is_not_there_ends_the_start() -> Result<()> {
     let agent = agent("no-daemons", "/ballast-no-such-cgroup", "system-reserved")?;
     let words = "systemReservedCgroup: there is no cgroup /ballast-no-such-cgroup";
+    let of_field = format!("kubelet.{words}");
     let output = agent.run_command()?.output()?;
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8(said)?;
-    assert!(said.contains(words), "{said}");
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(said.contains(&of_field), "{said}");
     let output = agent.check_command()?.output()?;
+    assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stdout)?;
     assert!(said.contains(words), "{said}");
+    let said = String::from_utf8(output.stderr)?;
+    assert!(said.contains(&of_field), "{said}");
     let made = cgroup::dirs_in_all("/ballast-no-such-cgroup");
     assert_eq!(made, Vec::<&Path>::new());
     Ok(())

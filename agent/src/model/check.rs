@@ -96,6 +96,21 @@ pub struct ReservedCgroupFacts {
     pub lacking: Option<BTreeSet<String>>,
 }
 
+impl ReservedCgroupFacts {
+    /// Why the reservation cannot be enforced on it.
+    pub fn fault(&self) -> Option<String> {
+        let path = &self.path;
+        match &self.lacking {
+            None => Some(format!("there is no cgroup {path}")),
+            Some(lacking) if !lacking.is_empty() => {
+                let lacking: Vec<&str> = lacking.iter().map(String::as_str).collect();
+                Some(format!("cgroup {path} is without {}", lacking.join(", ")))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
 /// What kubelet's formula of available memory never counts as used, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

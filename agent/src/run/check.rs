@@ -47,7 +47,7 @@ pub fn check(config: &Config) -> CheckReport {
 /// `found`, where the node is fit by the judgement of [`check`] without the programs, none of which an agent needs.
 /// What stands against either is told at once.
 pub(super) fn with_fitness<T>(config: &Config, found: Result<T, RunError>) -> Result<T, RunError> {
-    let report = check::report(&facts(config), config, &[]).fatal();
+    let mut report = check::report(&facts(config), config, &[]).fatal();
     if report.items.is_empty() {
         return found;
     }
@@ -56,7 +56,12 @@ pub(super) fn with_fitness<T>(config: &Config, found: Result<T, RunError>) -> Re
     let mut faults: Vec<RunError> = found
         .filter(|it| !matches!(it, RunError::Node(_)))
         .collect();
-    faults.push(RunError::Unfit(report));
+    // What a setting forbids is told of its field.
+    let told: BTreeSet<&str> = faults.iter().filter_map(RunError::check_item).collect();
+    report.items.retain(|it| !told.contains(it.name.as_str()));
+    if !report.items.is_empty() {
+        faults.push(RunError::Unfit(report));
+    }
     Err(RunError::all(faults))
 }
 
@@ -71,9 +76,12 @@ fn facts(config: &Config) -> FactSheet {
             None => {}
         }
     }
-    if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups) {
-        facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, found);
-        facts.kubelet.pods_left = count_pods_left(&config.kubelet.cgroup_root, found);
+    if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
+        && let Some(reader) = reader_of(found)
+    {
+        let is_unified = found.layout.is_unified();
+        facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, is_unified, &reader);
+        facts.kubelet.pods_left = count_pods_left(&config.kubelet.cgroup_root, &reader);
     }
     if let (Mode::Observe(settings), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
     {
@@ -84,30 +92,32 @@ fn facts(config: &Config) -> FactSheet {
     facts
 }
 
-/// 0 where the hierarchies cannot be looked at, which is told elsewhere.
-fn count_pods_left(root: &CgroupName, found: &CgroupFacts) -> usize {
-    let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
-        return 0;
-    };
-    let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
+/// `None`: the hierarchies cannot be opened, which is told elsewhere.
+fn reader_of(found: &CgroupFacts) -> Option<CgroupReader> {
+    let trees = open_trees(&Root::host(), &found.layout).ok()?;
+    Some(CgroupReader::new(
+        Arc::new(trees),
+        BTreeSet::new(),
+        page_size(),
+    ))
+}
+
+/// 0 where they cannot be read.
+fn count_pods_left(root: &CgroupName, reader: &CgroupReader) -> usize {
     let drivers = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd];
-    let pods = drivers.map(|it| pods_of_kubelet(&reader, root, it).unwrap_or_default());
+    let pods = drivers.map(|it| pods_of_kubelet(reader, root, it).unwrap_or_default());
     pods.iter().map(BTreeMap::len).sum()
 }
 
-/// Which of the cgroups that are to be limited are there, with the files to do it. None, where the
-/// hierarchies cannot be opened, which is told elsewhere.
-fn reserved_facts(
+/// Which of the cgroups that are to be limited are there, with the files to do it.
+pub(super) fn reserved_facts(
     kubelet: &KubeletConfig,
     compat: Compat,
-    found: &CgroupFacts,
+    is_unified: bool,
+    reader: &CgroupReader,
 ) -> Vec<ReservedCgroupFacts> {
-    let rules = FileRules::plain(found.layout.is_unified(), page_size());
+    let rules = FileRules::plain(is_unified, page_size());
     let wanted = reserved_cgroups(kubelet, compat, &rules);
-    let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
-        return Vec::new();
-    };
-    let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
     let look = |it: ReservedCgroup| {
         let cgroup = it.cgroup.path;
         let dirs = it.cgroup.files.iter().map(|(file, _)| {

@@ -106,6 +106,14 @@ impl RunError {
         (faults, others)
     }
 
+    /// The item of `ballast check` that says the same of the node.
+    pub(super) fn check_item(&self) -> Option<&'static str> {
+        match self {
+            Self::Setting(error) => error.check_item(),
+            _ => None,
+        }
+    }
+
     /// One by one.
     pub(super) fn each(self) -> Vec<Self> {
         match self {

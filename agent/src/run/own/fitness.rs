@@ -52,7 +52,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
             return Err(RunError::all(faults));
         }
     };
-    let of_settings = hands::faults(root, &node, &config.kubelet).into_iter();
+    let of_settings = hands::faults(root, &node, &config.kubelet, own.compat).into_iter();
     faults.extend(of_settings.map(RunError::from));
     let kubelet = while_online(&config.kubelet, &node.topology.online());
     // Without budgets, which is among the faults, nobody can say what there is to place.

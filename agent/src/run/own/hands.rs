@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::system_cpus::{self, while_online};
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
+use crate::check;
 use crate::config::{
     Compat, CpuManagerPolicy, Enforcement, FieldPath, KubeletConfig, MemoryManagerPolicy,
 };
@@ -14,7 +15,7 @@ use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::NodeAllocatable;
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
-use crate::model::capacity::NodeCapacity;
+use crate::model::capacity::{NodeCapacity, is_swap_on};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
@@ -26,6 +27,7 @@ use crate::model::pod::ResourceList;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::amounts;
+use crate::run::check::reserved_facts;
 use crate::run::node::{Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::sysfs;
@@ -47,6 +49,21 @@ pub enum SettingError {
          controllers on cgroup v1; right would be true, or to leave it out"
     )]
     OomGroup,
+    #[error(
+        "kubelet.failSwapOn: swap is on, and pods may be swapped, which true forbids; right would be false, or to \
+         turn swap off (swapoff -a)"
+    )]
+    SwapOn,
+    #[error(
+        "kubelet.failCgroupV1: this node has its controllers on cgroup v1, which true forbids; right would be false, or \
+         to boot with systemd.unified_cgroup_hierarchy=1"
+    )]
+    CgroupV1,
+    #[error(
+        "kubelet.{field}: {fault}; right would be a cgroup that is there with its controllers before the agent starts, \
+         or to leave the reservation out of enforceNodeAllocatable"
+    )]
+    ReservedCgroup { field: String, fault: String },
     #[error(
         "kubelet.reservedSystemCPUs: {wanted} is not among the CPUs {present} of this machine; right would be only those"
     )]
@@ -83,9 +100,26 @@ impl SettingError {
         match self {
             Self::SystemdDriver => of(&["cgroupDriver"]),
             Self::OomGroup => of(&["singleProcessOOMKill"]),
+            Self::SwapOn => of(&["failSwapOn"]),
+            Self::CgroupV1 => of(&["failCgroupV1"]),
+            Self::ReservedCgroup { field, .. } => of(&[field.as_str(), "enforceNodeAllocatable"]),
             Self::ReservedCpus { .. } => of(&["reservedSystemCPUs"]),
             Self::OverReserved { by, .. } => by.clone(),
             Self::Setting { field, .. } => of(&[field]),
+        }
+    }
+
+    /// The item of `ballast check` that says the same of the node.
+    pub(in crate::run) fn check_item(&self) -> Option<&'static str> {
+        match self {
+            Self::SwapOn => Some(check::SWAP),
+            Self::CgroupV1 => Some(check::CGROUP_HIERARCHY),
+            Self::ReservedCgroup { .. } => Some(check::RESERVED_CGROUPS),
+            Self::SystemdDriver
+            | Self::OomGroup
+            | Self::ReservedCpus { .. }
+            | Self::OverReserved { .. }
+            | Self::Setting { .. } => None,
         }
     }
 }
@@ -253,7 +287,12 @@ impl Hands {
 }
 
 /// What of the configuration does not fit the node.
-pub(super) fn faults(root: &Root, node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> {
+pub(super) fn faults(
+    root: &Root,
+    node: &Node,
+    kubelet: &KubeletConfig,
+    compat: Compat,
+) -> Vec<SettingError> {
     let online = node.topology.online();
     let mut faults = Vec::new();
     if kubelet.cgroup_driver == CgroupDriver::Systemd {
@@ -263,6 +302,19 @@ pub(super) fn faults(root: &Root, node: &Node, kubelet: &KubeletConfig) -> Vec<S
     if kubelet.single_process_oom_kill == Some(false) && !node.is_unified() {
         faults.push(SettingError::OomGroup);
     }
+    let swaps = || root.read_text("/proc/swaps");
+    if kubelet.fail_swap_on && swaps().is_ok_and(|it| is_swap_on(&it)) {
+        faults.push(SettingError::SwapOn);
+    }
+    if kubelet.fail_cgroup_v1 && !node.is_unified() {
+        faults.push(SettingError::CgroupV1);
+    }
+    let reserved = reserved_facts(kubelet, compat, node.is_unified(), &node.reader);
+    faults.extend(reserved.into_iter().filter_map(|it| {
+        let fault = it.fault()?;
+        let field = it.field;
+        Some(SettingError::ReservedCgroup { field, fault })
+    }));
     faults.extend(system_cpus::check(root, kubelet, &online).err());
     faults.extend(check_cgroup_root(kubelet, node.reader.trees()).err());
     let kubelet = &while_online(kubelet, &online);
