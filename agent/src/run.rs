@@ -71,6 +71,15 @@ pub enum RunError {
         source: Option<FsError>,
     },
     #[error(
+        "{field}: {} is a link to {}, which is not there; right would be a directory",
+        .path.display(), .target.display()
+    )]
+    LinkToNothing {
+        field: &'static str,
+        path: PathBuf,
+        target: PathBuf,
+    },
+    #[error(
         "{field}: nothing can be made in {}, whose file system is {why}; right would be a directory for files",
         .path.display()
     )]

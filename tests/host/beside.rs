@@ -606,9 +606,26 @@ fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
         format!("{field}: nothing can be made in {read_only}, whose file system is read-only")
     };
     let (closed_state, closed_socket) = (closed("stateDirectory"), closed("socket"));
+    let link = agent.dir.join("link");
+    std::os::unix::fs::symlink("nowhere", &link)?;
+    let link = link.display();
+    let linked_state = format!("stateDirectory: {link}");
+    let linked_socket = format!("socket: {link}/agent.sock");
+    let to_nothing = |field: &str| format!("{field}: {link} is a link to nowhere");
+    let (state_to_nothing, socket_to_nothing) =
+        (to_nothing("stateDirectory"), to_nothing("socket"));
+    let taken = agent.dir.join("taken");
+    fs::create_dir(&taken)?;
+    fs::write(taken.join("pods"), "")?;
+    let taken = taken.display();
+    let taken_state = format!("stateDirectory: {taken}");
+    let is_file = format!("stateDirectory: {taken}/pods is no directory");
     let cases = [
         ("stateDirectory:", &*state, &*closed_state),
         ("socket:", &socket, &closed_socket),
+        ("stateDirectory:", &linked_state, &state_to_nothing),
+        ("socket:", &linked_socket, &socket_to_nothing),
+        ("stateDirectory:", &taken_state, &is_file),
         (
             "stateDirectory:",
             "stateDirectory: /proc/ballast",

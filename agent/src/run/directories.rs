@@ -11,7 +11,8 @@ use crate::sys::{FsError, Root};
 
 /// No file is where a directory is to be, and what a start makes can be made: what it has below the state directory, as
 /// far as that is not there, and its socket. What else is not there is made later, or done without. `more`: directories of
-/// a mode, each with its field. `made`: what a start of the mode has below the state directory, beside what each has.
+/// a mode, each with its field. `made`: directories that a start of the mode has below the state directory, beside what
+/// each has.
 pub(super) fn faults(
     root: &Root,
     config: &Config,
@@ -39,8 +40,28 @@ pub(super) fn faults(
         }),
     };
     let mut faults: Vec<RunError> = all.filter_map(fault).collect();
-    let mut made = [STATE_LOCK, RECORDS].iter().chain(made);
-    let state = made.find_map(|it| above_missing(root, &config.state_directory.join(it)));
+    let below = [RECORDS].into_iter().chain(made.iter().copied());
+    let below: Vec<PathBuf> = below.map(|it| config.state_directory.join(it)).collect();
+    let state = ("stateDirectory", config.state_directory.as_path());
+    let of_start = [Some(state), socket.map(|it| ("socket", it))];
+    faults.extend(of_start.into_iter().flatten().filter_map(|(field, path)| {
+        let (path, target) = link_to_nothing(root, path)?;
+        Some(RunError::LinkToNothing {
+            field,
+            path,
+            target,
+        })
+    }));
+    let is_file = |it: &&PathBuf| root.exists(it) && !root.is_dir(it);
+    let files = below.iter().filter(is_file).cloned();
+    faults.extend(files.map(|path| RunError::Directory {
+        field: "stateDirectory",
+        source: None,
+        path,
+    }));
+    let lock = config.state_directory.join(STATE_LOCK);
+    let mut made = std::iter::once(&lock).chain(&below);
+    let state = made.find_map(|it| above_missing(root, it));
     // Each start makes it anew.
     let socket = socket.and_then(|it| Some(nearest(root, it).ok()?.0));
     let closed = |(field, directory): (&'static str, Option<PathBuf>)| {
@@ -51,6 +72,15 @@ pub(super) fn faults(
     let directories = [("stateDirectory", state), ("socket", socket)];
     faults.extend(directories.into_iter().filter_map(closed));
     faults
+}
+
+/// A link on the way to a path, and what it leads to, which is not there: no directory can be made in its place.
+fn link_to_nothing(root: &Root, path: &Path) -> Option<(PathBuf, PathBuf)> {
+    // A slash at the end would be looked at through the link.
+    let path: PathBuf = path.components().collect();
+    let is_gone = |it: &&Path| root.metadata(it).is_err_and(|it| it.is_gone());
+    let mut gone = path.ancestors().take_while(is_gone);
+    gone.find_map(|it| Some((it.to_owned(), root.read_link(it).ok()?)))
 }
 
 /// What is there of a path that is not. `None`: it is, or nobody can say.
@@ -126,6 +156,49 @@ mod tests {
             let told = told(&state, &proc.join(below));
             assert_eq!(told, [closed("socket")], "{below}");
         }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_in_the_way_of_a_directory() {
+        let base = Scratch::new("directories");
+        let link = base.link("link", "gone/away");
+        let (state, socket) = (base.path("state"), base.path("run/agent.sock"));
+        let nowhere = |field: &str| {
+            format!(
+                "{field}: {} is a link to gone/away, which is not there; right would be a directory",
+                link.display()
+            )
+        };
+        for below in ["", "a/state"] {
+            let told = told(&link.join(below), &socket);
+            assert_eq!(told, [nowhere("stateDirectory")], "{below}");
+        }
+        for below in ["agent.sock", "run/agent.sock"] {
+            let told = told(&state, &link.join(below));
+            assert_eq!(told, [nowhere("socket")], "{below}");
+        }
+        let there = base.link("there", ".");
+        assert_eq!(
+            told(&there.join("state"), &there.join("agent.sock")),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_state_directory_is_none_of_its_directories() {
+        let base = Scratch::new("directories");
+        let state = base.directory();
+        let socket = base.path("run/agent.sock");
+        // The lock is a file.
+        base.write("lock", "");
+        assert_eq!(told(state, &socket), [""; 0]);
+        let in_the_way = ["oom", "pods"].map(|name| base.write(name, ""));
+        let no_directory =
+            |it: &PathBuf| format!("stateDirectory: {} is no directory", it.display());
+        assert_eq!(
+            told(state, &socket),
+            in_the_way.each_ref().map(no_directory)
+        );
     }
 
     #[test]

@@ -87,6 +87,7 @@ impl RunError {
             | Self::Nested { .. }
             | Self::Elsewhere { .. }
             | Self::Directory { .. }
+            | Self::LinkToNothing { .. }
             | Self::Closed { .. }
             | Self::InUse { .. }
             | Self::Socket(_) => true,
@@ -143,7 +144,9 @@ impl RunError {
             Self::Place(_) | Self::Elsewhere { .. } => &["kubelet.cgroupRoot"],
             Self::Pods(error) => error.fields(),
             Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
-            Self::Directory { field, .. } | Self::Closed { field, .. } => &[field],
+            Self::Directory { field, .. }
+            | Self::LinkToNothing { field, .. }
+            | Self::Closed { field, .. } => &[field],
             // Who holds it may be the agent of that directory.
             Self::InUse { field, .. } => &[field, "stateDirectory"],
             Self::Socket(_) => &["socket"],

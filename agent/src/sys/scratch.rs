@@ -41,13 +41,19 @@ impl Scratch {
         path
     }
 
-    /// Makes a file that the kernel fails to read, with `ELOOP`, and returns its path.
-    pub(crate) fn unreadable(&self, name: impl AsRef<Path>) -> PathBuf {
+    /// Makes a link and returns its path.
+    pub(crate) fn link(&self, name: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
-        if let Err(error) = symlink(&path, &path) {
+        if let Err(error) = symlink(target, &path) {
             panic!("link {}: {error}", path.display());
         }
         path
+    }
+
+    /// Makes a file that the kernel fails to read, with `ELOOP`, and returns its path.
+    pub(crate) fn unreadable(&self, name: impl AsRef<Path>) -> PathBuf {
+        let target = self.path(&name);
+        self.link(name, target)
     }
 }
 
