@@ -738,3 +738,33 @@ fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
     }
     Ok(())
 }
+
+/// It stands against nothing, so the agent starts; both verbs say so, with the file that sets it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_soft_threshold_that_a_hard_one_hides_is_told_of_its_file() -> Result<()> {
+    let mut agent = Agent::new("hidden")?;
+    let file = agent.dir.join("kubelet.yaml");
+    let text = "apiVersion: kubelet.config.k8s.io/v1beta1\n\
+                kind: KubeletConfiguration\n\
+                evictionSoft: {memory.available: 50Mi}\n\
+                evictionSoftGracePeriod: {memory.available: 1m}\n";
+    fs::write(&file, text)?;
+    agent.sections = format!("kubeletConfigFile: {}\n", file.display());
+    let told = format!(
+        "{}: evictionSoft[\"memory.available\"]: 50Mi has no effect: evictionHard of 100Mi is met no later",
+        file.display()
+    );
+    let config = agent.dir.join("config.yaml").display().to_string();
+    let is_told = |said: &str| {
+        let mut lines = said.lines();
+        lines.any(|it| it.contains(&told) && it.contains(&config))
+    };
+    let output = agent.check_command()?.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && is_told(&said), "{output:?}");
+    agent.start()?;
+    let log = agent.dir.join("agent.log");
+    agent.wait_for("the agent tells it too", || {
+        Ok(is_told(&fs::read_to_string(&log)?))
+    })
+}
