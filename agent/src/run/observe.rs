@@ -9,6 +9,7 @@
 //! What only the manager of the node can know is absent, not zero. Files are written below the state directory
 //! and the directory of pins alone.
 
+mod ends;
 mod known;
 mod kubelet;
 mod names;

@@ -1,5 +1,6 @@
 //! What is shown of pods that nobody has named.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -8,8 +9,8 @@ use ballast::model::container::PodPhase;
 use ballast::model::status::{EntryState, Status};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
-use ballast_tests::kube::{KubePod, Naming};
-use ballast_tests::scrape::{page, text};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
+use ballast_tests::scrape::{free_address, page, text};
 use ballast_tests::wait::{on_this_machine, until};
 
 use super::{STATIC_UID, UID, everywhere, limited, pod_of};
@@ -92,6 +93,58 @@ fn end_of_one(agent: &Agent, pod: &KubePod, n: u64) -> Result<Option<String>> {
         let n_missed = own.sum("ballast_ended_left_out_total", &missed);
         ensure!(used.is_some() || n_missed > n as f64, "not yet");
         Ok(used.map(str::to_owned))
+    })
+}
+
+/// They are removed at once. Of those that had a process the last reading is shown, or counted as missed; of those that
+/// had none there is nothing to read.
+#[cfg_attr(feature = "privileged", test)]
+fn the_end_of_who_had_a_process_is_shown_or_counted_as_missed() -> Result<()> {
+    let tree = KubeTree::new("ends", Driver::Systemd)?;
+    let mut agent = Agent::observing("observe-ends", &tree)?;
+    agent.metrics = free_address()?;
+    agent.start()?;
+    let pod = tree.pod(UID)?;
+    let knows = |container: &KubeContainer| {
+        agent.wait("it is there, without a process", |status| {
+            let containers = pod_of(status, UID).map(|it| &it.containers);
+            let mut containers = containers.into_iter().flatten();
+            containers.any(|it| it.id.as_deref() == Some(container.id.as_str()))
+        })
+    };
+    let mut used = BTreeSet::new();
+    for (ids, has_process) in [(850..854, false), (854..866, true)] {
+        for n in ids {
+            let container = pod.container(Naming::Containerd, n)?;
+            // The others come and go before the agent has looked for their processes.
+            if n % 2 == 0 {
+                knows(&container)?;
+            }
+            if has_process {
+                container.run("exit 0")?.wait()?;
+                used.insert(container.path.clone());
+            }
+            container.remove();
+        }
+    }
+    agent.wait("all are gone", |status| {
+        pod_of(status, UID).is_some_and(|it| it.containers.is_empty())
+    })?;
+    until("each is shown or missed", || {
+        let stats = agent.stats()?;
+        let containers = stats.pods.iter().flat_map(|it| &it.containers);
+        let ended = containers.filter(|it| it.ended_at.is_some());
+        let shown: BTreeSet<_> = ended.map(|it| it.id.clone()).collect();
+        ensure!(shown.is_subset(&used), "{shown:?}");
+        let own = page(&agent.metrics, "/metrics")?;
+        let n_missed = own.sum("ballast_ended_left_out_total", &[("kind", "reading")]);
+        let n_told = shown.len() as f64 + n_missed;
+        ensure!(
+            n_told == used.len() as f64,
+            "{} shown, {n_missed} missed",
+            shown.len()
+        );
+        Ok(())
     })
 }
 

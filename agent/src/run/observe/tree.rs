@@ -6,11 +6,11 @@
 //! Invariant: nothing here writes. A cgroup is registered when the kernel tells of it or a walk finds it, and
 //! retired when the kernel tells of its end or a walk misses it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::ends::{End, Ends};
 use super::known;
 use super::place::Place;
 use crate::api_server::{self, KubeletAsker};
@@ -24,7 +24,7 @@ use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
 use crate::model::kube_event::Outcome;
 use crate::model::runtime_names::RuntimeStatus;
-use crate::model::stats::{CgroupStats, ContainerStats, EndedContainer, ProcessLimits};
+use crate::model::stats::{ContainerStats, EndedContainer, ProcessLimits};
 use crate::model::time::WallTime;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::EndedKind;
@@ -67,10 +67,7 @@ pub(super) struct KubeTree {
 #[derive(Default)]
 struct Told {
     place: Option<Arc<Place>>,
-    /// Of containers without a process.
-    last: BTreeMap<CgroupId, CgroupStats>,
-    /// Containers in which no process was found yet, or the last one has ended.
-    idle: BTreeSet<CgroupId>,
+    ends: Ends,
     programs: Option<Programs>,
     /// `None`: the runtime has not told anything yet, or it is not asked.
     runtime: Option<RuntimeStatus>,
@@ -125,6 +122,8 @@ impl KubeTree {
             News::Met { cgroup, name } => {
                 // It may be an old one.
                 if self.made(cgroup, name, Origin::Found) == Made::Registered {
+                    // The victim was in it.
+                    self.entered(cgroup.cgroup_id);
                     // Who is gone is retired by it.
                     self.want_walk();
                 }
@@ -362,9 +361,10 @@ impl KubeTree {
         }
     }
 
-    /// Of those that come later nothing is shown.
+    /// Of a process that comes later nothing is shown.
     fn entered(&self, id: CgroupId) {
-        if self.told().idle.remove(&id) {
+        let owner = self.kernel.index().get(id).and_then(|it| it.owner);
+        if owner.is_some_and(|it| it.container().is_some()) && self.told().ends.entered(id) {
             self.change();
         }
     }
@@ -377,19 +377,19 @@ impl KubeTree {
         if owner.container().is_none() {
             return;
         }
-        self.told().idle.insert(id);
+        self.told().ends.emptied(id);
         let trees = self.reader.trees();
         let stats = read_once(trees, &owner.path, clock::boottime(), self.page_size)
             .filter(|it| it.cgroup_id == Some(id));
         if let Some(stats) = stats {
             self.kernel.kill_counts.count_in(&stats);
-            self.told().last.insert(id, stats);
+            self.told().ends.read(id, stats);
         }
         self.change();
     }
 
     pub(super) fn is_idle(&self, container: CgroupId) -> bool {
-        self.told().idle.contains(&container)
+        self.told().ends.is_idle(container)
     }
 
     /// What `look` finds of the processes of a container. One that comes meanwhile asks for another look.
@@ -398,10 +398,10 @@ impl KubeTree {
         container: CgroupId,
         look: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
-        self.told().idle.insert(container);
+        self.told().ends.look(container);
         let found = look();
         if found.is_some() {
-            self.told().idle.remove(&container);
+            self.told().ends.entered(container);
         }
         found
     }
@@ -422,11 +422,7 @@ impl KubeTree {
 
     /// Shows for a while what a container had used.
     fn show_end(&self, id: CgroupId, owner: &Owner) {
-        let last = {
-            let mut told = self.told();
-            told.idle.remove(&id);
-            told.last.remove(&id)
-        };
+        let end = self.told().ends.end(id);
         let Level::Container { uid, qos, key } = &owner.level else {
             return;
         };
@@ -434,16 +430,17 @@ impl KubeTree {
         if is_sandbox {
             return;
         }
+        let stats = match end {
+            End::Read(stats) => *stats,
+            End::Unread => {
+                self.metrics.ended_left_out(EndedKind::Reading, 1);
+                return;
+            }
+            End::Unused => return,
+        };
         let known = self.readings.pod(uid);
         let mut containers = known.iter().flat_map(|it| &it.containers);
         let container = containers.find(|it| it.runtime_id == key.id);
-        let Some(stats) = last else {
-            // One that never had a process has used nothing.
-            if container.is_none_or(|it| it.pid.is_some()) {
-                self.metrics.ended_left_out(EndedKind::Reading, 1);
-            }
-            return;
-        };
         let (now, wall) = (clock::boottime(), clock::wall());
         let ended_at = WallTime::from_epoch(wall);
         let mut ended = EndedContainer {
@@ -545,7 +542,7 @@ impl KubeTree {
         }
         // One may have been noted after its end was handled.
         let live = self.kernel.index().known().live;
-        self.told().idle.retain(|it| live.contains(it));
+        self.told().ends.forget_gone(&live);
         for ended in compared.difference(&live) {
             self.kernel.kill_counts.lose(*ended);
         }
@@ -570,6 +567,8 @@ impl KubeTree {
         for (id, owner) in located.owners {
             if self.kernel.index().get(id).is_none() {
                 self.kernel.index_mut().insert(id, owner.clone());
+                // Whom the kill speaks of was in it.
+                self.entered(id);
                 self.count_kills_of(id, &owner, Origin::Found);
                 self.ask_for(&owner);
                 self.is_grown.store(true, Ordering::Relaxed);
