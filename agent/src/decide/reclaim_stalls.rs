@@ -2,12 +2,14 @@
 //! up to container, pod, QoS class and kubepods.
 //!
 //! The programs count what is below kubepods, so nothing is known of the node as a whole. A count
-//! goes with its cgroup; what it had added to those above stays, as in PSI.
+//! goes with its cgroup; what it had added to those above stays, as in PSI. What a container has waited
+//! under its id goes on under its name once that is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::attribution::CgroupIndex;
+use super::naming::Names;
 use crate::model::attribution::Level;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::{StallSource, StallTotals};
@@ -26,12 +28,29 @@ pub struct ReclaimStalls {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PodStalls {
     whole: Duration,
+    /// By name, and by id where there is none.
     containers: BTreeMap<String, Duration>,
+}
+
+impl PodStalls {
+    /// Puts what stands under an id under the name of its container.
+    fn take_names(&mut self, uid: &PodUid, names: &Names) {
+        let named = self.containers.keys().filter_map(|id| {
+            let name = names.container(uid, id)?;
+            Some((id.clone(), name.to_string()))
+        });
+        let named: Vec<(String, String)> = named.collect();
+        for (id, name) in named {
+            let waited = self.containers.remove(&id).unwrap_or_default();
+            *self.containers.entry(name).or_default() += waited;
+        }
+    }
 }
 
 impl ReclaimStalls {
     /// Adds what was waited since the last call. `counts` are all that there are, each of the tasks
-    /// of one cgroup without those below it. Pods that are gone are forgotten.
+    /// of one cgroup without those below it. Pods that are gone are forgotten, and names taken that have
+    /// come.
     pub fn update(
         &mut self,
         counts: impl IntoIterator<Item = (CgroupLineage, Duration)>,
@@ -51,6 +70,9 @@ impl ReclaimStalls {
         let pods = index.pods();
         let live: BTreeSet<&PodUid> = pods.iter().filter_map(|it| it.uid()).collect();
         self.pods.retain(|uid, _| live.contains(uid));
+        for (uid, stalls) in &mut self.pods {
+            stalls.take_names(uid, &index.names);
+        }
     }
 
     fn add(&mut self, lineage: &CgroupLineage, more: Duration, index: &CgroupIndex) {
@@ -104,7 +126,7 @@ fn totals(stalled: Duration) -> StallTotals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::testing::{register, registered};
+    use crate::decide::testing::{key, register, registered};
 
     const POD: u64 = 3;
     const MAIN: u64 = 4;
@@ -178,6 +200,36 @@ mod tests {
         index.retire(CgroupId(POD));
         stalls.update([], &index);
         check(&stalls, [17, 17, 0, 0]);
+    }
+
+    #[test]
+    fn what_was_waited_under_an_id_is_the_named_containers() {
+        let mut index = index();
+        let uid = PodUid("uid-a".into());
+        let (qos, ids) = (QosClass::Burstable, ["0a", "0b"]);
+        for (cgroup, id) in [5, 6].into_iter().zip(ids) {
+            let (uid, key) = (uid.clone(), key(id));
+            registered(&mut index, cgroup, Level::Container { uid, qos, key });
+        }
+        let mut stalls = ReclaimStalls::default();
+        let waited = |[first, second]: [u64; 2]| {
+            let both = [(5, first), (6, second)];
+            both.map(|(id, milliseconds)| count(id, &[2, POD, id], milliseconds))
+        };
+        stalls.update(waited([10, 3]), &index);
+        let of = |stalls: &ReclaimStalls| {
+            let of = |name| stalls.container(&uid, name).some_us / 1000;
+            [of("app"), of(ids[0]), of(ids[1])]
+        };
+        assert_eq!(of(&stalls), [0, 10, 3]);
+        index.names.name_container(&uid, &key(ids[0]), "app");
+        stalls.update(waited([15, 4]), &index);
+        assert_eq!(of(&stalls), [15, 0, 4]);
+        // The one before it, whose name comes later.
+        index.names.name_container(&uid, &key(ids[1]), "app");
+        stalls.update(waited([16, 4]), &index);
+        assert_eq!(of(&stalls), [20, 0, 0]);
+        check(&stalls, [20, 20, 20, 0]);
     }
 
     #[test]
