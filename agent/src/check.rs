@@ -407,7 +407,10 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
         }) => CheckItem::degraded(
             NAME,
             divided(path, other),
-            "containers of the second are looked for every second, and not told of when they are made",
+            format!(
+                "containers of the second are looked for every second, and not told of when they are made; of what \
+                 happens in them {KILLS_ALONE}"
+            ),
         )
         .with_remedy("drain the node when the driver of kubelet changes, or stop one of the two programs"),
         Some(PodCgroups::Found { path, driver, .. }) => {
@@ -428,6 +431,10 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
         }
     }
 }
+
+/// What is told of containers that lie beside the cgroup of all pods, which the kernel's filters leave out.
+pub const KILLS_ALONE: &str =
+    "kills are told, but no ends of processes, no stalls and no last readings of containers";
 
 /// That pods run by both drivers; `followed` is what the kernel's filters go by.
 pub fn divided(followed: &str, other: &str) -> String {

@@ -197,6 +197,8 @@ fn pods_in_the_trees_of_both_drivers_are_told() {
     let item = check_one(&observe, take, "pod-cgroups", CheckLevel::Degraded);
     let both = "below /kubepods, which is followed, and below /kubepods.slice";
     assert!(item.found.contains(both), "{}", item.found);
+    let consequence = item.consequence.unwrap_or_default();
+    assert!(consequence.contains(KILLS_ALONE), "{consequence}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Where the pods of the node lie.
 
+use crate::check::{KILLS_ALONE, divided};
 use crate::decide::kube_root::{Ambiguous, Evidence, Tree, choose, followed};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, qos_component};
@@ -67,12 +68,12 @@ impl Place {
         }))
     }
 
-    /// That pods run in two trees, if they do.
+    /// That pods run in two trees, if they do, and what that means.
     pub(super) fn divided(&self) -> Option<String> {
         let other = self.other.as_ref()?;
-        Some(crate::check::divided(
-            self.kubepods.path.as_str(),
-            other.as_str(),
+        let divided = divided(self.kubepods.path.as_str(), other.as_str());
+        Some(format!(
+            "{divided}; of what happens in the second {KILLS_ALONE}"
         ))
     }
 

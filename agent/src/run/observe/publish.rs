@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::placement::ByUid;
 use super::pods::defined;
 use super::{Loop, names};
+use crate::check::KILLS_ALONE;
 use crate::model::api_server::ApiServerStatus;
 use crate::model::container::PodPhase;
 use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
@@ -334,6 +335,7 @@ fn misplaced(pods: &[Arc<KnownPod>]) -> Option<String> {
         n => format!("{n} containers lie outside the cgroups of their pods (as {first})"),
     };
     Some(format!(
-        "{which}, whose limits do not hold there: kubelet and its runtime have different cgroup drivers"
+        "{which}, whose limits do not hold there, and of what happens there {KILLS_ALONE}: kubelet and its runtime \
+         have different cgroup drivers"
     ))
 }
