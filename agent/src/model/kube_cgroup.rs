@@ -119,6 +119,22 @@ pub fn parse<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<KubeCgroup<'
     })
 }
 
+/// The cgroup of a QoS class that has one of its own, in `kubepods` as `driver` has it. `None`: it is longer than a path
+/// may be, or `kubepods` is no slice while the driver is systemd.
+pub fn class_in(
+    kubepods: &CgroupPath,
+    driver: CgroupDriver,
+    class: QosClass,
+) -> Option<CgroupPath> {
+    let names = match driver {
+        CgroupDriver::Cgroupfs => Names::Cgroupfs,
+        CgroupDriver::Systemd => Names::Systemd {
+            parent: kubepods.last()?.strip_suffix(SLICE)?.to_owned(),
+        },
+    };
+    kubepods.join(&names.class(class)).ok()
+}
+
 /// Whether a runtime's service may lie in this slice, by its name at the root. A user makes what he likes in his own.
 pub fn is_slice_of_services(name: &str) -> bool {
     name.ends_with(SLICE) && name != "user.slice"
@@ -193,7 +209,7 @@ impl Names {
             return Some((KubeLevel::Kubepods, rest));
         };
         let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
-        let class = classes.find(|it| self.is_class(first, *it));
+        let class = classes.find(|it| self.class(*it) == first);
         let Some(qos) = class else {
             return self.pod(QosClass::Guaranteed, first, below);
         };
@@ -203,10 +219,11 @@ impl Names {
         }
     }
 
-    fn is_class(&self, component: &str, class: QosClass) -> bool {
-        match (self, self.in_class(class)) {
-            (_, Self::Systemd { parent }) => component.strip_suffix(SLICE) == Some(parent.as_str()),
-            (_, Self::Cgroupfs) => component == qos_component(class),
+    /// Of the cgroup of a QoS class.
+    fn class(&self, class: QosClass) -> String {
+        match self.in_class(class) {
+            Self::Cgroupfs => qos_component(class).to_owned(),
+            Self::Systemd { parent } => format!("{parent}{SLICE}"),
         }
     }
 
@@ -314,6 +331,7 @@ impl<'a> Rest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::cgroup_name::CgroupName;
 
     const ID: &str = "3f1c9a4e7b2d58606172839405a6b7c8d9e0f1a2b3c4d5e6f708192a3b4c5d6e";
     const UID: &str = "7141ef4c-36c0-4d9f-984e-333f4f41a68f";
@@ -384,6 +402,20 @@ mod tests {
             "/a.slice",
             None,
         );
+    }
+
+    #[test]
+    fn classes_are_found_where_an_agent_that_makes_them_puts_them() {
+        let own = CgroupName::new(["my-root", "kubepods"]).expect("a name");
+        for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
+            for class in [QosClass::Burstable, QosClass::BestEffort] {
+                let found = class_in(&own.at(driver), driver, class);
+                assert_eq!(found, Some(own.qos(class).at(driver)));
+            }
+        }
+        let no_slice = own.at(CgroupDriver::Cgroupfs);
+        let found = class_in(&no_slice, CgroupDriver::Systemd, QosClass::Burstable);
+        assert_eq!(found, None);
     }
 
     #[test]

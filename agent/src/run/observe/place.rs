@@ -3,9 +3,9 @@
 use crate::check::{KILLS_ALONE, divided};
 use crate::decide::kube_root::{Ambiguous, Evidence, Tree, choose, followed};
 use crate::model::cgroup::Controller;
-use crate::model::cgroup_name::{CgroupDriver, qos_component};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
+use crate::model::kube_cgroup::class_in;
 use crate::model::pod::QosClass;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::kube_tree::{Kubepods, find_roots, pod_trees};
@@ -86,26 +86,19 @@ impl Place {
     /// Kubepods and the two QoS classes that have a cgroup of their own in it, Burstable first.
     pub(super) fn qos_cgroups(&self) -> Option<[CgroupPath; 3]> {
         let Kubepods { path, driver, .. } = &self.kubepods;
-        let class = |class| {
-            let class = qos_component(class);
-            let name = match driver {
-                CgroupDriver::Cgroupfs => class.to_owned(),
-                CgroupDriver::Systemd => {
-                    let stem = path.components().last()?.strip_suffix(".slice")?;
-                    format!("{stem}-{class}.slice")
-                }
-            };
-            path.join(&name).ok()
-        };
-        let [burstable, best_effort] = [QosClass::Burstable, QosClass::BestEffort].map(class);
-        Some([path.clone(), burstable?, best_effort?])
+        let class = |class| class_in(path, *driver, class);
+        Some([
+            path.clone(),
+            class(QosClass::Burstable)?,
+            class(QosClass::BestEffort)?,
+        ])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::CgroupId;
+    use crate::model::cgroup_name::CgroupDriver;
 
     #[test]
     fn classes_lie_in_kubepods_as_the_driver_has_them() {
