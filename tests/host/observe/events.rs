@@ -3,8 +3,10 @@
 use anyhow::{Context, Result};
 use ballast::model::event::{ExitStatus, ProcessChange};
 use ballast::model::record::EventDetail;
+use ballast::model::status::Status;
+use ballast_tests::scrape::page;
 
-use super::{EATER, UID, everywhere, limited, whose};
+use super::{EATER, UID, everywhere, limited, pod_of, whose};
 
 /// Of a process that ends by itself, and of one that waits for memory which nobody can give.
 #[cfg_attr(feature = "privileged", test)]
@@ -36,6 +38,32 @@ fn ends_of_processes_and_stalls_are_told_by_uid_and_id() -> Result<()> {
         let stall = stalls.iter().find(|it| whose(it) == whole);
         let stall = stall.context("it was there")?;
         assert_eq!((&stall.event.pod, &stall.event.container), (&None, &None));
+        // One that waits for memory again and again.
+        let waiting = limited(&pod, 602)?;
+        let _program = waiting.run(&format!("while :; do {EATER}; done"))?;
+        let stalls = |status: &Status| {
+            let pod = pod_of(status, UID)?;
+            let mut containers = pod.containers.iter();
+            let container = containers.find(|it| it.id.as_deref() == Some(waiting.id.as_str()))?;
+            let pressure = status.node.pressure.as_ref()?;
+            let scope = |name: &str| pressure.stalls.get(name).copied();
+            Some([
+                container.memory_stall?,
+                pod.memory_stall?,
+                scope("burstable")?,
+                scope("kubepods")?,
+            ])
+        };
+        agent.wait("that it waits is shown at every level", |status| {
+            stalls(status).is_some_and(|all| all.iter().all(|it| it.some_us > 0))
+        })?;
+        waiting.kill();
+        let own = page(&agent.metrics, "/metrics")?;
+        for scope in ["burstable", "kubepods"] {
+            let labels = [("resource", "memory"), ("scope", scope)];
+            let waited = own.sum("ballast_pressure_stall_seconds_total", &labels);
+            assert!(waited > 0.0, "{scope}: {waited}");
+        }
         Ok(())
     })
 }
