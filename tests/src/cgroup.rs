@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
@@ -93,6 +94,18 @@ pub fn memory_usage(cgroup_path: &str) -> Result<u64> {
         false => "memory.usage_in_bytes",
     };
     Ok(read("memory", cgroup_path, file)?.parse()?)
+}
+
+/// CPU time that a cgroup and those below it have used.
+pub fn cpu_usage(cgroup_path: &str) -> Result<Duration> {
+    if !is_unified() {
+        let ns = read("cpuacct", cgroup_path, "cpuacct.usage")?;
+        return Ok(Duration::from_nanos(ns.parse()?));
+    }
+    let text = read("cpu", cgroup_path, "cpu.stat")?;
+    let us = text.lines().find_map(|it| it.strip_prefix("usage_usec "));
+    let us = us.context("no usage_usec in it")?;
+    Ok(Duration::from_micros(us.parse()?))
 }
 
 /// OOM kills of the whole machine since boot.

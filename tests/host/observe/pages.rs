@@ -73,31 +73,44 @@ fn what_a_container_does_is_told_by_its_processes() -> Result<()> {
 /// Of containers whose last reading is waited for.
 const MOST_MISSED: u64 = 20;
 
-/// Runs a container that is removed as soon after its end as runtimes do that. What the agent shows of what it had used;
-/// `None`: it says that it has missed it.
-fn end_of_one(agent: &Agent, pod: &KubePod, n: u64) -> Result<Option<String>> {
+/// What the end of a process takes after the kernel has told that its cgroup is empty.
+const END: Duration = Duration::from_millis(5);
+
+/// Runs a container that is removed as soon after its end as runtimes do that. The CPU time that it has used by the
+/// kernel's count, and as the agent shows it; `None`: the agent says that it has missed it.
+fn end_of_one(agent: &Agent, pod: &KubePod, n: u64) -> Result<Option<[Duration; 2]>> {
     let container = pod.container(Naming::Containerd, 800 + n)?;
     container
         .run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")?
         .wait()?;
+    let used = cgroup::cpu_usage(&container.path)?;
     thread::sleep(on_this_machine(REMOVED_AFTER));
     container.remove();
-    let id = format!("id=\"{}\"", container.path);
     let missed = [("kind", "reading")];
     until("its end is shown or missed", || {
-        let shown = text(&agent.metrics, "/metrics/cadvisor")?;
-        let mut shown = shown.lines();
-        let family = "container_cpu_usage_seconds_total";
-        let used = shown.find(|it| it.starts_with(family) && it.contains(&id));
+        let stats = agent.stats()?;
+        let mut containers = stats.pods.iter().flat_map(|it| &it.containers);
+        let ended = containers.find(|it| it.id == container.path && it.ended_at.is_some());
+        let shown = match ended {
+            Some(it) => Some(it.stats.cpu.usage_ns.context("no CPU time")?),
+            None => None,
+        };
+        let cadvisor = page(&agent.metrics, "/metrics/cadvisor")?;
+        let id = [("id", container.path.as_str())];
+        let mut series = cadvisor.of("container_cpu_usage_seconds_total", &id);
+        ensure!(
+            shown.is_none() || series.next().is_some(),
+            "not on the page"
+        );
         let own = page(&agent.metrics, "/metrics")?;
         let n_missed = own.sum("ballast_ended_left_out_total", &missed);
-        ensure!(used.is_some() || n_missed > n as f64, "not yet");
-        Ok(used.map(str::to_owned))
+        ensure!(shown.is_some() || n_missed > n as f64, "not yet");
+        Ok(shown.map(|ns| [used, Duration::from_nanos(ns)]))
     })
 }
 
-/// They are removed at once. Of those that had a process the last reading is shown, or counted as missed; of those that
-/// had none there is nothing to read.
+/// Containers are removed at once after their end. Of one that had a process the last reading is shown, or counted as
+/// missed; of one that had none there is nothing to read.
 #[cfg_attr(feature = "privileged", test)]
 fn the_end_of_who_had_a_process_is_shown_or_counted_as_missed() -> Result<()> {
     let tree = KubeTree::new("ends", Driver::Systemd)?;
@@ -190,9 +203,12 @@ fn every_page_shows_pods_without_names() -> Result<()> {
         // The runtime removes the cgroup so soon after its last process that one may be missed, which is counted.
         let pod = tree.pod(UID)?;
         let used = (0..MOST_MISSED).find_map(|n| end_of_one(agent, &pod, n).transpose());
-        let used = used.context("no reading of any that has ended")??;
-        let seconds = used.rsplit(' ').next().context("a value")?;
-        assert!(seconds.parse::<f64>()? > 0.001, "{used}");
+        let [used, shown] = used.context("no reading of any that has ended")??;
+        assert!(used > Duration::from_millis(1), "{used:?}");
+        assert!(
+            used.abs_diff(shown) < on_this_machine(END),
+            "{shown:?} of {used:?}"
+        );
         let own = text(&agent.metrics, "/metrics")?;
         for absent in [
             "ballast_placement_exclusive_cpus{",
