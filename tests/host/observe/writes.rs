@@ -11,7 +11,7 @@ use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::cgroup_writes::{FileWatch, Watch};
-use ballast_tests::kube::{Driver, KubeTree};
+use ballast_tests::kube::{Driver, KubeContainer, KubeTree};
 use ballast_tests::scratch::own_name;
 
 use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
@@ -57,7 +57,9 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     fs::remove_file(&own)?;
     ensure!(seen.contains(&own), "{seen:?}");
     let mut agents = BTreeSet::new();
-    let attached = device_programs(&tree)?;
+    // Nobody removes it.
+    let stays = limited(&first, 60)?;
+    let attached = device_programs(&stays)?;
     for round in 0..3 {
         agent.is_without_programs = round == 2;
         agent.start()?;
@@ -72,7 +74,7 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         other.remove();
         agent.wait("it goes", |it| pod_of(it, STATIC_UID).is_none())?;
         assert_eq!(held_for_writing(pid)?, Vec::<PathBuf>::new());
-        assert_eq!(device_programs(&tree)?, attached, "programs on cgroups");
+        assert_eq!(device_programs(&stays)?, attached, "programs on cgroups");
         match round {
             0 => agent.kill()?,
             _ => agent.stop()?,
@@ -82,23 +84,23 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     let own: Vec<_> = writers.intersection(&agents).collect();
     assert_eq!(own, Vec::<&u32>::new(), "the agent has written");
     let written = files.files_of(&agents)?;
-    let is_own = |it: &&PathBuf| {
-        [&agent.dir, &agent.pin_directory]
-            .iter()
-            .any(|own| it.starts_with(own))
-    };
+    // Its configuration is somebody else's.
+    let files = [agent.socket(), agent.dir.join("agent.log")];
+    let directories = [agent.state(), agent.pin_directory.clone()];
+    let is_own =
+        |it: &&PathBuf| files.contains(it) || directories.iter().any(|own| it.starts_with(own));
     let (own, others): (Vec<_>, Vec<_>) = written.iter().partition(is_own);
     assert!(!own.is_empty() && others.is_empty(), "{others:?}");
     Ok(())
 }
 
-/// Ids of the device programs that hang on the cgroups of the tree and above it: of all programs that an agent
+/// Ids of the device programs that hang on the cgroup of a container and on all above it: of all programs that an agent
 /// loads, those of devices alone can be attached to a cgroup.
-fn device_programs(tree: &KubeTree) -> Result<Vec<(PathBuf, Vec<u32>)>> {
-    let pod = format!("{}/burstable", tree.kubepods());
+fn device_programs(container: &KubeContainer) -> Result<Vec<(PathBuf, Vec<u32>)>> {
+    let path = container.path.trim_start_matches('/');
     let mut found = Vec::new();
     let mount = cgroup::unified_mount().context("no cgroup2 hierarchy, which can have programs")?;
-    for dir in mount.join(pod.trim_start_matches('/')).ancestors() {
+    for dir in mount.join(path).ancestors() {
         if !dir.starts_with(&mount) {
             break;
         }
