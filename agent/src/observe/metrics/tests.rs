@@ -465,6 +465,26 @@ fn an_agent_beside_kubelet_shows_none_of_its_families() {
     assert!(!text(&metrics).contains("kubelet_"));
 }
 
+/// Not even as 0, where a graph would show that nothing was evicted.
+#[test]
+fn an_agent_that_looks_on_shows_nothing_of_what_it_never_does() {
+    let manages = text(&Metrics::default());
+    let looks_on = text(&Metrics::new(&[], KubeletNames::Both, Identity::NamesOrIds));
+    for family in [
+        "ballast_device_plugin_refusals_total",
+        "ballast_eviction_actions_total",
+        "ballast_eviction_pods_total",
+        "ballast_eviction_returned_pods_total",
+        "ballast_memory_reclaimed_bytes_total",
+        "ballast_pressure_wakeups_total",
+        "ballast_state_restores_total",
+        "ballast_state_saves_total",
+    ] {
+        let has = |text: &str| text.lines().any(|it| it.starts_with(family));
+        assert!(has(&manages) && !has(&looks_on), "{family} in\n{looks_on}");
+    }
+}
+
 #[test]
 fn resources_beyond_the_limit_share_one_series() {
     let metrics = Metrics::default();
