@@ -10,7 +10,7 @@ mod privileges;
 mod tree;
 mod writes;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ballast::model::record::{EventRecord, OomDetail, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::Agent;
@@ -101,6 +101,7 @@ fn whose(record: &EventRecord) -> (&str, &str) {
     )
 }
 
+/// `pod`: of a QoS class that has a cgroup of its own, if that or the one of all pods was full.
 #[track_caller]
 fn check_kill<'a>(
     record: &'a EventRecord,
@@ -116,11 +117,15 @@ fn check_kill<'a>(
         .limit
         .as_ref()
         .and_then(|it| it.cgroup_path.as_deref());
+    let (class, _) = pod.path.rsplit_once('/').context("a pod in its class")?;
+    let (kubepods, _) = class.rsplit_once('/').context("a class in kubepods")?;
     let right = match scope {
-        OomScope::Pod => &pod.path,
-        _ => &container.path,
+        OomScope::Pod => pod.path.as_str(),
+        OomScope::Qos => class,
+        OomScope::Kubepods => kubepods,
+        _ => container.path.as_str(),
     };
-    assert_eq!(limit, Some(right.as_str()));
+    assert_eq!(limit, Some(right));
     Ok(detail)
 }
 

@@ -166,6 +166,30 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
     })
 }
 
+/// Of all pods together, as kubelet sets it, and of a QoS class, which is reached before it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_a_limit_above_the_pods_names_what_was_full() -> Result<()> {
+    everywhere("above", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 41)?;
+        let kubepods = tree.kubepods();
+        let (class, _) = pod.path.rsplit_once('/').context("a pod in its class")?;
+        for (n, full, limit, scope) in [
+            (1, kubepods.as_str(), 2 * LIMIT, OomScope::Kubepods),
+            (2, class, LIMIT, OomScope::Qos),
+        ] {
+            KubeContainer::at(full)?.limit(limit)?;
+            eat(&container)?;
+            let kills = wait_kills(agent, n)?;
+            let last = kills.last().context("a kill")?;
+            let detail = check_kill(last, &pod, &container, scope)?;
+            let told = detail.limit.as_ref().and_then(|it| it.max_bytes);
+            assert_eq!(told, Some(limit << 20));
+        }
+        Ok(())
+    })
+}
+
 /// Nested cgroups, with names that look like those of another pod, are the container's.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {

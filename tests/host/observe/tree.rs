@@ -298,6 +298,13 @@ fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
             )?;
             agent.stats()?;
             thread::sleep(GRACE * 2);
+            agent.wait("what that means is told", |status| {
+                status.warnings.iter().any(|it| {
+                    it.contains("lies outside the cgroup of its pod")
+                        && it.contains(&container.path)
+                        && it.contains("no last readings")
+                })
+            })?;
             // It is a container, and none of the node's own cgroups.
             let page = text(&agent.metrics, "/metrics/cadvisor")?;
             let id = format!("id=\"{}\"", container.path);
