@@ -220,6 +220,11 @@ fn every_page_shows_pods_without_names() -> Result<()> {
                 "{absent} in {own}"
             );
         }
+        let told = agent.events("agent")?;
+        for reason in ["PodsWithoutNames", "PodsWithoutWorkloads"] {
+            let n = told.iter().filter(|it| it.event.reason == reason).count();
+            assert_eq!(n, 1, "{reason} in {told:#?}");
+        }
         let status = agent.command(&["status"])?;
         assert!(
             status.contains("observe mode") && status.contains(UID),
