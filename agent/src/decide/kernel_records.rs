@@ -120,8 +120,13 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             false => "",
         },
     );
+    // That some limit was reached does not tell which one.
+    let method = match kill.has_unnamed_limit() {
+        true => AttributionMethod::None,
+        false => kill.method,
+    };
     Event {
-        method: Some(kill.method),
+        method: Some(method),
         detail: Some(EventDetail::Oom(Box::new(detail))),
         ..event(kill.at_ns, handled, EventKind::Oom, reason, victim, message)
     }

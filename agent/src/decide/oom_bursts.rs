@@ -23,10 +23,13 @@ enum Cause {
 
 impl Cause {
     fn of(kill: &OomKill) -> Self {
+        let unknown = Self::Unknown(kill.victim_cgroup.cgroup_id);
         match (kill.limit_cgroup, kill.method) {
             (Some(limit), _) => Self::Limit(limit.cgroup_id),
+            // Some limit, which may be another one for each kill.
+            (None, _) if kill.has_unnamed_limit() => unknown,
             (None, AttributionMethod::Exact | AttributionMethod::Derived) => Self::Node,
-            (None, AttributionMethod::None) => Self::Unknown(kill.victim_cgroup.cgroup_id),
+            (None, AttributionMethod::None) => unknown,
         }
     }
 }
@@ -67,7 +70,7 @@ impl OomBursts {
 mod tests {
     use super::*;
     use crate::decide::testing::oom_kill;
-    use crate::model::event::CgroupLineage;
+    use crate::model::event::{CgroupLineage, OomConstraint};
 
     fn lineage(id: u64) -> CgroupLineage {
         CgroupLineage {
@@ -114,6 +117,25 @@ mod tests {
         ] {
             let id = bursts.record_of(&kill(0, victim, None, method));
             assert_eq!(id, RecordId(expected), "victim {victim}, {method:?}");
+        }
+    }
+
+    #[test]
+    fn kills_by_limits_that_nobody_can_name_are_of_one_cause_in_one_cgroup_alone() {
+        let mut bursts = OomBursts::new(RecordId(1));
+        for (ms, victim, constraint, expected) in [
+            (0, 8, OomConstraint::Memcg, 1),
+            (400, 9, OomConstraint::Memcg, 2),
+            (500, 8, OomConstraint::Memcg, 1),
+            (600, 8, OomConstraint::Global, 3),
+            (700, 9, OomConstraint::Cpuset, 3),
+        ] {
+            let kill = OomKill {
+                constraint: Some(constraint),
+                ..kill(ms, victim, None, AttributionMethod::Exact)
+            };
+            let id = bursts.record_of(&kill);
+            assert_eq!(id, RecordId(expected), "victim {victim}, {constraint:?}");
         }
     }
 

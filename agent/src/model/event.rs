@@ -134,6 +134,11 @@ pub struct OomKill {
 }
 
 impl OomKill {
+    /// A memory cgroup reached its limit, and no program could tell which one.
+    pub fn has_unnamed_limit(&self) -> bool {
+        self.constraint == Some(OomConstraint::Memcg) && self.limit_cgroup.is_none()
+    }
+
     /// Where everybody and everything that it speaks of is.
     pub fn cgroups_mut(&mut self) -> impl Iterator<Item = &mut CgroupLineage> {
         let init = match &mut self.victim_role {

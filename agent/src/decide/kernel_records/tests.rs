@@ -222,6 +222,27 @@ fn a_kill_names_whose_limit_it_was() {
 }
 
 #[test]
+fn that_a_limit_was_reached_does_not_say_how_it_is_known() {
+    let (exact, none) = (AttributionMethod::Exact, AttributionMethod::None);
+    let limit = Some(lineage(CONTAINER));
+    let (memcg, global) = (OomConstraint::Memcg, OomConstraint::Global);
+    for (constraint, limit_cgroup, expected) in [
+        (memcg, limit, exact),
+        (memcg, None, none),
+        (global, None, exact),
+    ] {
+        let kill = OomKill {
+            constraint: Some(constraint),
+            limit_cgroup,
+            method: exact,
+            ..kill(CONTAINER)
+        };
+        let record = record_of(&kill, &index(), Some(true));
+        assert_eq!(record.method, Some(expected), "{kill:?}");
+    }
+}
+
+#[test]
 fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
     let mut index = index();
     index.retire(CONTAINER);

@@ -315,6 +315,24 @@ fn a_kill_is_counted_for_container_workload_and_scope() {
 }
 
 #[test]
+fn a_kill_by_a_limit_that_nobody_can_name_is_unattributed() {
+    let metrics = Metrics::default();
+    let mut record = oom_record(1);
+    record.event.method = Some(AttributionMethod::None);
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
+    let text = text(&metrics);
+    for (sample, is_positive) in [
+        (r#"ballast_oom_attribution_total{method="none"}"#, true),
+        (r#"ballast_oom_attribution_total{method="exact"}"#, false),
+        ("ballast_oom_last_unattributed_timestamp_seconds", true),
+    ] {
+        let value = value(&text, sample).unwrap_or_default();
+        assert_eq!(value > 0.0, is_positive, "{sample} in\n{text}");
+    }
+}
+
+#[test]
 fn a_victim_that_was_exiting_is_no_kill() {
     let metrics = Metrics::default();
     let mut record = oom_record(1);
