@@ -32,6 +32,10 @@ const CGROUP_KILL: KernelVersion = KernelVersion::new(5, 14);
 const GROUP_KILLS_COUNTED: KernelVersion = KernelVersion::new(5, 17);
 /// `memory.oom.group`.
 const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
+/// Counters of the memory of a process that a program can read without a helper.
+const TYPED_COUNTERS: KernelVersion = KernelVersion::new(6, 2);
+/// The tracepoint `mark_victim` passes the victim, and not its pid alone; some older stable releases have it too.
+const VICTIM_IS_PASSED: KernelVersion = KernelVersion::new(6, 8);
 /// Mount option `noswap` of tmpfs, which keeps secrets in memory.
 const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
 
@@ -76,7 +80,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
         block_io(facts),
         swap(facts, config),
         stalls(facts),
-        namespaces(facts),
+        namespaces(facts, own.is_some()),
         cgroup_tree(facts),
         capabilities(facts, own.is_some()),
         btf(facts),
@@ -84,7 +88,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
     items.extend(locked_memory(facts));
     items.extend([
         bpffs(facts, own.is_some()),
-        lockdown(facts),
+        lockdown(facts, own.is_some()),
         kubelet(facts, own.is_some()),
         agent(facts, config),
     ]);
@@ -638,7 +642,7 @@ fn stalls(facts: &FactSheet) -> CheckItem {
     .with_remedy("boot with psi=1")
 }
 
-fn namespaces(facts: &FactSheet) -> CheckItem {
+fn namespaces(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "namespaces";
     let all = [
         ("PID", facts.namespaces.is_initial_pid),
@@ -654,7 +658,16 @@ fn namespaces(facts: &FactSheet) -> CheckItem {
     }
     let (mut consequences, mut remedies) = (Vec::new(), Vec::new());
     if own.contains(&"PID") {
-        consequences.push("processes of kernel events cannot be looked up");
+        consequences.push(match is_own {
+            true => {
+                "processes of kernel events cannot be looked up, a kubelet is not found, and whose bpffs is mounted is \
+                 not known"
+            }
+            false => {
+                "processes of kernel events and of pods cannot be looked up: the network and the open files of pods are \
+                 not read, kubelet is not found, and whose bpffs is mounted is not known"
+            }
+        });
         remedies.push("set hostPID");
     }
     if own.contains(&"user") {
@@ -714,7 +727,11 @@ fn loss(
              cannot be restricted",
         ),
         Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
-        Capability::SysPtrace => Some("files of processes of other users stay closed"),
+        Capability::SysPtrace if is_own => Some("files of processes of other users stay closed"),
+        Capability::SysPtrace => Some(
+            "the network of pods is not read, files of kubelet stay closed, and it is asked for nothing, because nobody \
+             can tell that it is the one of the node",
+        ),
         Capability::DacReadSearch if is_own => Some(
             "files of other users stay closed, and OOM kills of the host's are told without their cgroups",
         ),
@@ -805,7 +822,8 @@ fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
     }
     let found = format!("a limit of {} KiB", limit >> 10);
     let so = format!("no eBPF program loads: on Linux {version} they count as locked memory");
-    Some(CheckItem::degraded(NAME, found, so).with_remedy("LimitMEMLOCK=infinity"))
+    let remedy = "LimitMEMLOCK=infinity for a service; in a pod, which cannot set it, capabilities.add: [SYS_RESOURCE]";
+    Some(CheckItem::degraded(NAME, found, so).with_remedy(remedy))
 }
 
 fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
@@ -823,8 +841,12 @@ fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
         (false, true) if is_at_least(facts, GROUP_KILLS_COUNTED) => {
             "of the kills while no agent runs those are known, without their victims, whose pod is still there"
         }
-        (false, _) => {
+        (false, true) => {
             "of the kills while no agent runs those are known, without their victims, whose container is still there"
+        }
+        (false, false) => {
+            "of the kills while no agent runs those are known, without their victims, whose container is still there, \
+             but for those in cgroups that containers make"
         }
     };
     match &facts.bpffs {
@@ -866,20 +888,44 @@ fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
     }
 }
 
-fn lockdown(facts: &FactSheet) -> CheckItem {
+fn lockdown(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "lockdown";
     match facts.lockdown {
-        Some(Lockdown::Confidentiality) => CheckItem::degraded(
-            NAME,
-            "confidentiality",
-            "programs that read memory of the kernel by helpers are refused: whose limit was reached is not named, and \
-             cgroups are found by walks",
-        ),
+        Some(Lockdown::Confidentiality) => {
+            CheckItem::degraded(NAME, "confidentiality", confidentiality(facts, is_own))
+        }
         Some(Lockdown::Integrity) => CheckItem::ok(NAME, "integrity"),
         Some(Lockdown::None) => CheckItem::ok(NAME, "none"),
         None if facts.security_modules.is_some() => CheckItem::ok(NAME, "not in this kernel"),
         None => CheckItem::ok(NAME, "not visible, securityfs is not mounted"),
     }
+}
+
+/// What is lost where no program may call a helper that reads memory of the kernel. Of the forms of the program that
+/// tells of a victim one does without.
+fn confidentiality(facts: &FactSheet, is_own: bool) -> String {
+    const REFUSED: &str = "programs that read memory of the kernel by helpers are refused";
+    const NO_VICTIMS: &str = "none reports OOM kills, which are known from the kernel's counts alone, without their victims";
+    if !is_at_least(facts, TYPED_COUNTERS) {
+        return format!("{REFUSED}: before Linux 6.2 {NO_VICTIMS}, and cgroups are found by walks");
+    }
+    let unless = match is_at_least(facts, VICTIM_IS_PASSED) {
+        true => String::new(),
+        false => format!(
+            "; where mark_victim passes no more than a pid, as before Linux 6.8, {NO_VICTIMS}"
+        ),
+    };
+    // Who starts the containers knows their first processes and their names.
+    let unknown = match is_own {
+        true => "",
+        false => {
+            "whether it was the first process of its container that was killed is not known unless its parent is in \
+             there too, a kill in a container that is gone before a walk finds it is told without the container, "
+        }
+    };
+    format!(
+        "{REFUSED}: whose limit was reached is not named, {unknown}and cgroups are found by walks{unless}"
+    )
 }
 
 fn kubelet(facts: &FactSheet, is_own: bool) -> CheckItem {

@@ -347,6 +347,88 @@ fn what_a_capability_is_for_depends_on_the_mode_and_on_the_hierarchy() {
     assert!(lost(OWN, v2("cpu memory"), net).contains("may open every device"));
     assert!(lost(OWN, v1(DEVICES), net).contains("not counted"));
     assert_eq!(lost(OBSERVE, v2("cpu memory"), net), "");
+    let ptrace = Capability::SysPtrace;
+    let in_observe = lost(OBSERVE, v2("cpu memory"), ptrace);
+    assert!(
+        in_observe.contains("network of pods is not read"),
+        "{in_observe}"
+    );
+    assert!(in_observe.contains("files of kubelet"), "{in_observe}");
+    assert!(!lost(OWN, v2("cpu memory"), ptrace).contains("kubelet"));
+}
+
+/// What `item` says of a node that `take` has taken something from.
+fn consequence(mode: &str, item: &str, take: impl FnOnce(&mut FactSheet)) -> String {
+    let mut facts = good();
+    take(&mut facts);
+    let report = report(&facts, &config(mode, ""), &[]);
+    let found = report.items.into_iter().find(|it| it.name == item);
+    found.unwrap().consequence.unwrap_or_default()
+}
+
+#[test]
+fn what_confidentiality_takes_depends_on_the_kernel_and_on_the_mode() {
+    const NONE: &str = "none reports OOM kills";
+    const LIMIT: &str = "whose limit was reached is not named";
+    const FIRST: &str = "first process of its container";
+    const WALKS: &str = "cgroups are found by walks";
+    let of = |mode: &str, kernel: Option<KernelVersion>| {
+        consequence(mode, "lockdown", |it| {
+            it.lockdown = Some(Lockdown::Confidentiality);
+            it.kernel = kernel;
+        })
+    };
+    let (old, between, new) = ((6, 1), (6, 7), (6, 8));
+    let version = |(major, minor)| Some(KernelVersion::new(major, minor));
+    for (mode, kernel, told, untold) in [
+        (OWN, None, vec![NONE, WALKS], vec![LIMIT]),
+        (OBSERVE, version(old), vec![NONE, WALKS], vec![LIMIT]),
+        (OBSERVE, version(between), vec![NONE, LIMIT, FIRST], vec![]),
+        (OBSERVE, version(new), vec![LIMIT, FIRST, WALKS], vec![NONE]),
+        (OWN, version(new), vec![LIMIT, WALKS], vec![NONE, FIRST]),
+    ] {
+        let text = of(mode, kernel);
+        for words in told {
+            assert!(text.contains(words), "{kernel:?}, {mode}: {text}");
+        }
+        for words in untold {
+            assert!(!text.contains(words), "{kernel:?}, {mode}: {text}");
+        }
+    }
+}
+
+#[test]
+fn what_a_pid_namespace_takes_depends_on_the_mode() {
+    let of = |mode: &str| {
+        consequence(mode, "namespaces", |it| {
+            it.namespaces.is_initial_pid = Some(false);
+        })
+    };
+    for mode in [OWN, OBSERVE] {
+        let text = of(mode);
+        assert!(text.contains("kubelet is not found"), "{text}");
+        assert!(text.contains("whose bpffs"), "{text}");
+        assert_eq!(text.contains("network"), mode == OBSERVE, "{text}");
+    }
+}
+
+#[test]
+fn without_pins_an_observer_on_v1_misses_what_containers_nest() {
+    const NESTED: &str = "cgroups that containers make";
+    for (cgroups, minor, is_nested_missed, whose) in [
+        (v2("cpu memory"), 12, false, "whose pod"),
+        (v2("cpu memory"), 16, false, "whose container"),
+        (v1("cpu memory"), 12, true, "whose container"),
+    ] {
+        let major = if minor == 16 { 5 } else { 6 };
+        let text = consequence(OBSERVE, "bpffs", |it| {
+            it.cgroups = cgroups;
+            it.kernel = Some(KernelVersion::new(major, minor));
+            it.bpffs = Bpffs::Absent;
+        });
+        assert_eq!(text.contains(NESTED), is_nested_missed, "{text}");
+        assert!(text.contains(whose), "{text}");
+    }
 }
 
 #[test]
@@ -368,6 +450,10 @@ fn locked_memory_is_a_matter_of_old_kernels_that_may_not_be_asked_for_more() {
     let found = item(&facts).expect("it is too little");
     assert_eq!(found.level, CheckLevel::Degraded);
     assert_eq!(found.found, "a limit of 64 KiB");
+    let remedy = found.remedy.unwrap_or_default();
+    for way in ["LimitMEMLOCK", "SYS_RESOURCE"] {
+        assert!(remedy.contains(way), "{remedy}");
+    }
     facts.max_locked_memory = None;
     assert_eq!(item(&facts), None);
 }
