@@ -65,7 +65,8 @@ pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the ke
                                        gone before it is looked at, within a second, are known of its \
                                        pod alone, on v1 and before Linux 5.17 not at all; kills outside \
                                        pods are not seen; that it was the node that had no memory is \
-                                       known on cgroup v2, unless some limit was reached within half a \
+                                       known on cgroup v2 to an agent that sees the whole tree and has \
+                                       run for half a minute, unless some limit was reached within half a \
                                        minute before, and on v1 not at all";
 
 const P: Argument = Argument::Pointer;
@@ -360,13 +361,16 @@ pub(super) const DUTIES: &[Duty] = &[
     },
 ];
 
-const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit";
+const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit; that it was the node that \
+                                had no memory is known only from the count of tasks that had to free memory of it \
+                                within a second before (allocstall of /proc/vmstat)";
 
 pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows are looked for every minute in mode own, \
                                           every second in observe";
 
 pub(super) const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
-                                from a walk of the cgroups every 30 s, or every second where no program tells of cgroups";
+                                from the programs that tell of cgroups, at once, or where there are none from a walk of the \
+                                cgroups every second";
 
 pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on: of the node, and of pods \
                                          where these have cgroups of v2";
