@@ -266,6 +266,13 @@ fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
         let text = format!("  not pinned, ends with the agent: {why}");
         line!(out, "{}", paint.apply(Tone::Warning, &text));
     }
+    if let Some(why) = &ebpf.kept {
+        let why = printable(why);
+        let text = format!(
+            "  programs that an earlier agent has pinned are kept from this one; they run on and note for the next: {why}"
+        );
+        line!(out, "{}", paint.apply(Tone::Warning, &text));
+    }
     let missing = missing.into_iter().map(|it| (it, Tone::Warning));
     let skipped = skipped.iter().map(|it| (it, Tone::Plain));
     for (program, tone) in missing.chain(skipped) {

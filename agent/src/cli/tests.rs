@@ -174,6 +174,17 @@ fn an_old_document_says_so() {
 }
 
 #[test]
+fn pins_that_are_kept_from_the_agent_do_not_end_with_it() {
+    let mut status = example_status();
+    let why = "open the pinned map /sys/fs/bpf/ballast/oom/ring: EPERM";
+    (status.node.ebpf.not_pinned, status.node.ebpf.kept) = (None, Some(why.to_owned()));
+    let text = render_status(&status, status.agent.observed_at, 80, false);
+    let line = text.lines().find(|it| it.contains(why)).expect(&text);
+    assert!(line.contains("note for the next"), "{line}");
+    assert!(!text.contains("ends with the agent"), "{text}");
+}
+
+#[test]
 fn only_a_terminal_gets_colour() {
     let status = example_status();
     let now = status.agent.observed_at;

@@ -280,6 +280,9 @@ pub struct EbpfStatus {
     /// Why no program outlives the agent: what happens while none runs is not told in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_pinned: Option<String>,
+    /// Why what an earlier agent has pinned is kept from this one: its programs run on, and note for the next agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
     /// Records by stream name that were lost in the kernel since the pinned maps were made, or that nobody
     /// understands.
     pub lost: BTreeMap<String, u64>,
@@ -682,6 +685,7 @@ pub(crate) mod tests {
             },
             ebpf: EbpfStatus {
                 not_pinned: Some("/var/lib/pins is not on a bpffs".into()),
+                kept: None,
                 programs: vec![
                     ProgramStatus {
                         name: "oom_mark_victim".into(),

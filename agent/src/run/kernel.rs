@@ -127,8 +127,8 @@ pub(super) struct Programs {
     pub(super) reports_kills: bool,
     /// Why some were not even tried.
     pub(super) fault: Option<String>,
-    /// Why none outlives the agent.
-    pub(super) not_pinned: Option<String>,
+    /// Whether they outlive the agent.
+    pub(super) pinning: Pinning,
 }
 
 impl Programs {
@@ -139,7 +139,7 @@ impl Programs {
             device: None,
             reports_kills: false,
             fault: Some(crate::observe::chain(why)),
-            not_pinned: None,
+            pinning: Pinning::Off,
         }
     }
 }
@@ -484,10 +484,7 @@ impl Listener {
             device,
             reports_kills: self.streams.reports_kills(),
             fault,
-            not_pinned: match self.streams.pinning() {
-                Pinning::Failed { reason } => Some(reason.clone()),
-                Pinning::On | Pinning::Off => None,
-            },
+            pinning: self.streams.pinning().clone(),
         }));
     }
 

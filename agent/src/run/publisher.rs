@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
     CgroupLevel, Hook, PressureResource, PressureScope, Source, SourceFault,
 };
-use crate::sources::bpf::{ProgramReport, ProgramState, Stream};
+use crate::sources::bpf::{Pinning, ProgramReport, ProgramState, Stream};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 
@@ -152,10 +152,20 @@ impl Publisher {
             }
             told.node("KernelEventsOff", why.clone());
         }
-        if let Some(why) = &programs.not_pinned {
-            told.node("KernelEventsNotPinned", why.clone());
+        let (not_pinned, kept) = match &programs.pinning {
+            Pinning::On | Pinning::Off => (None, None),
+            Pinning::Failed { reason } => (Some(reason.clone()), None),
+            Pinning::Kept { reason } => (None, Some(reason.clone())),
+        };
+        for (reason, why) in [
+            ("KernelEventsNotPinned", &not_pinned),
+            ("KernelEventsKept", &kept),
+        ] {
+            if let Some(why) = why {
+                told.node(reason, why.clone());
+            }
         }
-        self.ebpf.not_pinned.clone_from(&programs.not_pinned);
+        (self.ebpf.not_pinned, self.ebpf.kept) = (not_pinned, kept);
     }
 
     fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {

@@ -17,7 +17,7 @@ mod pins;
 mod probe;
 mod stats;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -235,6 +235,11 @@ pub enum Pinning {
     /// [`LoadOptions::pin_directory`] was `None`.
     Off,
     On,
+    /// What an earlier agent has pinned is kept from this one: its programs run on, and note for the next agent. Those
+    /// that this one attaches in their place end with it.
+    Kept {
+        reason: String,
+    },
     /// Events from the time between two agents are lost.
     Failed {
         reason: String,
@@ -297,6 +302,8 @@ pub struct Streams {
     pins: Option<Pins>,
     running: BTreeMap<Stream, Running>,
     older: Vec<Older>,
+    /// Streams whose pinned set is kept from this agent.
+    kept: BTreeSet<Stream>,
     /// Of a stream that is in `running` and in `older`.
     twins: BTreeMap<Stream, Twins>,
     unreadable: BTreeMap<Stream, u64>,
@@ -329,6 +336,7 @@ impl Streams {
             pins: None,
             running: BTreeMap::new(),
             older: Vec::new(),
+            kept: BTreeSet::new(),
             twins: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             reports: Vec::new(),
@@ -601,7 +609,10 @@ impl Streams {
                 Err(error) if error.is_refusal() => {
                     let reason = load::chain(&error);
                     tracing::warn!(%reason, pins = name, "pinned programs are kept from this agent");
-                    self.pinning = Pinning::Failed { reason };
+                    self.kept.insert(stream);
+                    if self.pinning == Pinning::On {
+                        self.pinning = Pinning::Kept { reason };
+                    }
                     continue;
                 }
                 Err(error) => Err(load::chain(&error)),
@@ -639,7 +650,9 @@ impl Streams {
         let Some(mut attached) = load::load(stream, watched, loader, &mut self.reports)? else {
             return Ok(None);
         };
-        if let Some(pins) = self.pins.as_ref().filter(|_| PINNED.contains(&stream)) {
+        // The name of a set that is kept is taken, and links that are pinned under another would run on unread.
+        let is_pinned = PINNED.contains(&stream) && !self.kept.contains(&stream);
+        if let Some(pins) = self.pins.as_ref().filter(|_| is_pinned) {
             attached = match attached.pin(pins, &set_name(stream), capabilities()) {
                 Ok(attached) => attached,
                 Err(error) => {
