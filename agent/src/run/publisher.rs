@@ -141,15 +141,19 @@ impl Publisher {
         metrics: &Metrics,
         told: &Told,
     ) {
-        let reports = &programs.reports;
-        self.programs(reports, metrics);
         if !programs.reports_kills {
             counts.without_programs();
         }
-        if let Some(why) = &programs.fault {
-            if reports.is_empty() {
-                self.no_streams(why, metrics);
+        let reports = &programs.reports;
+        match &programs.fault {
+            None => self.programs(reports, metrics),
+            Some(why) if reports.is_empty() => self.no_streams(why, metrics),
+            Some(why) => {
+                let untried = ProgramReport::untried(reports, why);
+                self.programs(&[reports.as_slice(), &untried].concat(), metrics);
             }
+        }
+        if let Some(why) = &programs.fault {
             told.node("KernelEventsOff", why.clone());
         }
         let (not_pinned, kept) = match &programs.pinning {
@@ -313,7 +317,62 @@ fn hook_of(state: &ProgramState) -> Hook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event_log::EventLog;
     use crate::observe::metrics::Format;
+
+    fn publisher() -> Publisher {
+        Publisher {
+            sender: watch::channel(None).0,
+            started_at: WallTime::from_epoch(Duration::ZERO),
+            mode: "own",
+            ebpf: EbpfStatus::default(),
+            changed_at: None,
+            due_at: Duration::ZERO,
+        }
+    }
+
+    /// The stream after that of kills failed, and so did all that come after it.
+    #[test]
+    fn streams_that_were_not_tried_are_faults_too() {
+        let hook = "tp_btf/mark_victim".to_owned();
+        let programs = Programs {
+            reports: vec![ProgramReport {
+                program: "oom_victim",
+                stream: Stream::Oom,
+                state: ProgramState::Attached { hook },
+                fallback: None,
+            }],
+            device: None,
+            reports_kills: true,
+            fault: Some("the ring map of stream process".to_owned()),
+            pinning: Pinning::On,
+        };
+        let mut publisher = publisher();
+        let metrics = Metrics::default();
+        let told = Told::new(EventLog::new(8, 0));
+        publisher.programs_loaded(&programs, &KillCounts::default(), &metrics, &told);
+        let rows = publisher.ebpf(BTreeMap::new()).programs;
+        let state = |name: &str| {
+            let row = rows.iter().find(|it| it.name == name);
+            row.map(|it| it.state)
+        };
+        assert_eq!(state("oom_victim"), Some(status::ProgramState::Attached));
+        for name in [
+            "process_fork",
+            "process_exit",
+            "cgroup_created",
+            "stall_memcg_end",
+        ] {
+            assert_eq!(state(name), Some(status::ProgramState::Failed), "{name}");
+        }
+        assert_eq!(state("oom_reason"), None, "tried, and needless here");
+        let why = "the ring map of stream process; instead: ";
+        let failed = rows.iter().filter_map(|it| it.reason.as_deref());
+        assert!(failed.clone().count() > 0);
+        for reason in failed {
+            assert!(reason.starts_with(why), "{reason}");
+        }
+    }
 
     #[test]
     fn a_program_whose_work_another_does_is_no_fault() {
@@ -333,14 +392,7 @@ mod tests {
             report("oom_victim_raw", ProgramState::Attached { hook }, None),
             refused("process_exit", "nothing"),
         ];
-        let mut publisher = Publisher {
-            sender: watch::channel(None).0,
-            started_at: WallTime::from_epoch(Duration::ZERO),
-            mode: "own",
-            ebpf: EbpfStatus::default(),
-            changed_at: None,
-            due_at: Duration::ZERO,
-        };
+        let mut publisher = publisher();
         let metrics = Metrics::default();
         publisher.programs(&reports, &metrics);
         let programs = publisher.ebpf(BTreeMap::new()).programs;

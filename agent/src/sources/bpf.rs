@@ -147,6 +147,15 @@ impl ProgramReport {
         first.map(|it| it.name)
     }
 
+    /// What would have been tried of the streams of which nothing is reported. `why`: it was not.
+    pub fn untried(reports: &[Self], why: &str) -> Vec<Self> {
+        let is_tried = |stream| reports.iter().any(|it| it.stream == stream);
+        let duties = probe::DUTIES.iter().filter(|it| !is_tried(it.stream));
+        duties
+            .map(|it| load::refused(it, it.programs[0].name, why.to_owned()))
+            .collect()
+    }
+
     fn is_running(&self) -> bool {
         !matches!(self.state, ProgramState::Refused { .. })
     }
@@ -381,8 +390,14 @@ impl Streams {
             .ok();
         let mut loader = Loader::new(objects, &support, &log_level)?;
         for stream in missing {
-            if let Some(running) = self.load_one(stream, &mut loader)? {
-                self.running.insert(stream, running);
+            let n_reports = self.reports.len();
+            match self.load_one(stream, &mut loader) {
+                Ok(running) => self.running.extend(running.map(|it| (stream, it))),
+                Err(error) => {
+                    // Nobody reads what they tell, be it that some were attached.
+                    self.reports.truncate(n_reports);
+                    return Err(error);
+                }
             }
             self.supersede();
             tried(stream);
@@ -395,7 +410,7 @@ impl Streams {
         &self.unreadable
     }
 
-    /// One row per program that was tried, in the order of trying.
+    /// One row per program that was tried, in the order of trying; none of a stream that failed as a whole.
     pub fn reports(&self) -> &[ProgramReport] {
         &self.reports
     }

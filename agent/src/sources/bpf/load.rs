@@ -540,7 +540,7 @@ fn attach(program: &Program, ebpf: &mut Ebpf, btf: &Btf) -> Result<(u32, FdLink)
     Ok((id, link))
 }
 
-fn refused(duty: &Duty, program: &'static str, reason: String) -> ProgramReport {
+pub(super) fn refused(duty: &Duty, program: &'static str, reason: String) -> ProgramReport {
     ProgramReport {
         program,
         stream: duty.stream,
