@@ -134,3 +134,88 @@ pub fn is_confined(root: &Root, pid: u32) -> Option<bool> {
     let allowed = lines.find_map(|it| it.strip_prefix("Mems_allowed_list:"))?;
     Some(allowed.trim() != all.trim())
 }
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of the test alone")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn tasks_that_had_to_free_memory_are_counted_over_all_zones() {
+        let base = Scratch::new("vmstat");
+        let root = Root::at(base.directory());
+        assert_eq!(allocation_stalls(&root), None, "there is no file");
+        root.create_dir_all("/proc").expect("a directory");
+        for (text, expected) in [
+            (
+                "allocstall_dma 0\nallocstall_normal 3\nallocstall_movable 4\n",
+                Some(7),
+            ),
+            (
+                "nr_free_pages 9\nallocstall_normal 0\noom_kill 1\n",
+                Some(0),
+            ),
+            ("allocstall 5\n", Some(5)),
+            ("allocstall_normal x\nallocstall_movable 4\n", Some(4)),
+            ("nr_free_pages 9\noom_kill 1\n", None),
+            ("", None),
+        ] {
+            base.write("proc/vmstat", text);
+            assert_eq!(allocation_stalls(&root), expected, "{text:?}");
+        }
+    }
+
+    const HAS_MEMORY: &str = "sys/devices/system/node/has_memory";
+
+    /// A node without that file, and this process in a PID namespace of this number.
+    fn node(pid_namespace: u32) -> (Scratch, Root) {
+        let base = Scratch::new("confined");
+        let root = Root::at(base.directory());
+        for directory in ["/sys/devices/system/node", "/proc/self/ns", "/proc/7"] {
+            root.create_dir_all(directory).expect("a directory");
+        }
+        let link = base.path("proc/self/ns/pid");
+        symlink(format!("pid:[{pid_namespace}]"), link).expect("a link");
+        (base, root)
+    }
+
+    #[test]
+    fn a_process_is_confined_that_may_not_use_every_numa_node_with_memory() {
+        let (base, root) = node(0xEFFF_FFFC);
+        assert_eq!(is_confined(&root, 7), None, "nobody says what there is");
+        for (has_memory, allowed, expected) in [
+            ("0-1\n", "0-1", Some(false)),
+            ("0-1\n", "1", Some(true)),
+            ("0,2\n", "0,2", Some(false)),
+            ("0,2\n", "0", Some(true)),
+            // There is one, so there are no parts.
+            ("0\n", "0", Some(false)),
+            ("1\n", "0-1", Some(false)),
+        ] {
+            base.write(HAS_MEMORY, has_memory);
+            let status = format!(
+                "Name:\thog\nMems_allowed:\t00000000,00000003\nMems_allowed_list:\t{allowed}\n"
+            );
+            base.write("proc/7/status", status);
+            let found = is_confined(&root, 7);
+            assert_eq!(found, expected, "{allowed} of {has_memory}");
+        }
+        base.write(HAS_MEMORY, "0-1\n");
+        base.write("proc/7/status", "Name:\thog\n");
+        assert_eq!(is_confined(&root, 7), None, "it does not say");
+        assert_eq!(is_confined(&root, 8), None, "it is gone");
+    }
+
+    #[test]
+    fn of_a_pid_of_another_namespace_nobody_knows_whether_it_is_confined() {
+        let (base, root) = node(0xF000_0001);
+        base.write("proc/7/status", "Mems_allowed_list:\t1\n");
+        base.write(HAS_MEMORY, "0-1\n");
+        assert_eq!(is_confined(&root, 7), None);
+        base.write(HAS_MEMORY, "0\n");
+        assert_eq!(is_confined(&root, 7), Some(false), "there are no parts");
+    }
+}
