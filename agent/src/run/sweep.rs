@@ -127,6 +127,11 @@ impl Readings {
             bell.ring();
         }
     }
+
+    /// A sweep that somebody has asked for has yet to begin.
+    pub(super) fn is_asked(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
 }
 
 /// What a [`Sweeper`] is made of.
@@ -198,7 +203,7 @@ impl Sweeper {
 
     /// Brings the next sweep forward if somebody has asked for one. True: somebody has.
     pub(super) fn hurry(&mut self) -> bool {
-        let is_wanted = self.parts.readings.is_wanted.load(Ordering::Relaxed);
+        let is_wanted = self.parts.readings.is_asked();
         if is_wanted {
             let last = self.last.as_ref();
             let soonest = last.map_or(Duration::ZERO, |it| after(it, it.ended + MIN_SPAN));

@@ -598,3 +598,52 @@ impl KubeTree {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::sys::Trees;
+
+    /// On a node whose pods nobody has found.
+    fn tree() -> KubeTree {
+        let trees = Trees {
+            unified: true,
+            trees: Vec::new(),
+        };
+        let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), 4096);
+        let bell = Bell::new().expect("a descriptor");
+        KubeTree::new(
+            reader,
+            Arc::default(),
+            Arc::default(),
+            Metrics::default(),
+            4096,
+            bell,
+        )
+    }
+
+    /// Kills are compared with the kernel's counts, and cgroups looked for.
+    #[test]
+    fn what_lost_events_may_have_told_is_looked_at() {
+        for (stream, is_looked_at) in [
+            (Stream::Oom, true),
+            (Stream::Cgroup, true),
+            (Stream::Process, false),
+            (Stream::Stall, false),
+        ] {
+            let tree = tree();
+            assert!(!tree.is_walk_wanted() && !tree.readings.is_asked());
+            assert!(tree.hear(News::Lost(stream)), "it is not told again");
+            let found = [
+                tree.is_walk_wanted(),
+                tree.readings.is_asked(),
+                tree.bell.was_rung(),
+            ];
+            assert_eq!(found, [is_looked_at; 3], "{stream:?}");
+            tree.walk().expect("there is nothing to read");
+            assert!(!tree.is_walk_wanted(), "one walk is enough: {stream:?}");
+        }
+    }
+}
