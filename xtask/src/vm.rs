@@ -28,7 +28,7 @@ use kernels::Table;
 /// Run the host tests in VMs: on the default kernels, those named, or all
 ///
 /// Kernels are those of tests/vm/kernels.toml. What is about numbers is a twentieth of its size there,
-/// since emulated machines are that slow; `--full` runs it as it is, an hour for each kernel.
+/// since emulated machines are that slow; `--full` runs it as it is, an hour and more for each kernel.
 /// Arguments after `--` go to the test program, for instance a part of a test's name.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -48,10 +48,14 @@ pub(crate) struct Arguments {
     pass_on: Vec<String>,
 }
 
-/// A thousand kills, fifty and more deaths of the agent, two hundred restarts amid placement.
-const ABOUT_NUMBERS: [&str; 5] = [
+/// A thousand kills, two hundred amid restarts of the agent, fifty and more deaths of it, two hundred restarts amid
+/// placement.
+const ABOUT_NUMBERS: [&str; 8] = [
     "a_burst_of_a_thousand_kills_is_counted_exactly",
     "of_200_kills_none_is_lost",
+    "an_agent_that_dies_amid_kills_loses_none_and_doubles_none",
+    "an_agent_without_programs_that_dies_amid_kills_loses_none_and_doubles_none",
+    "without_programs_an_agent_that_dies_amid_kills_counts_each_once",
     "an_agent_that_dies_in_a_storm_leaves_whole_records",
     "a_storm_of_kills_leaks_doubles_and_loses_nothing",
     "placement::storm",

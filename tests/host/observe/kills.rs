@@ -655,7 +655,8 @@ fn dies_amid_kills(test: &str, is_without_programs: bool) -> Result<()> {
     let pod = tree.pod(UID)?;
     let container = pod.container(Naming::Containerd, 21)?;
     container.limit(8)?;
-    let each = scaled(60, 12)?;
+    // Two hundred and more in all.
+    let each = scaled(70, 12)?;
     let kill_some = |container: &KubeContainer, n: u32| -> Result<()> {
         let script = format!("i=0; while [ $i -lt {n} ]; do {EATER}; i=$((i+1)); done");
         container.run(&script)?.wait()
