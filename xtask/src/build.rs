@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the agent, and its size.
+//! `cargo xtask build`: the agent for the lanes, with what tests it there, or the one that is shipped, with its size.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::progress::{self, headline};
-use crate::test::programs::{self, Wanted};
+use crate::test::programs::{self, HostPrograms, Wanted};
 use crate::workspace;
 
 /// Megabytes of 10^6 bytes, the agent's budget in the design.
@@ -14,7 +14,8 @@ const BUDGET_BYTES: u64 = 15_000_000;
 
 /// Build the agent, linked statically
 ///
-/// As the test lanes run it: quick to build, large. With --release as it is shipped.
+/// As the test lanes run it, quick to build and large, together with the host tests and their helper programs. With
+/// --release the agent alone, as it is shipped.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Optimized for size: what is shipped, in some minutes; prints its size
@@ -34,12 +35,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("{}", agent.path.display());
         println!("{}", describe_size(agent.size_bytes));
     } else {
-        println!("{}", quick()?.display());
+        headline("build the agent, the host tests and their helper programs");
+        let programs = programs::build(&HostPrograms::wanted())?.host()?;
+        for path in [
+            programs.agent,
+            programs.tests,
+            programs.hog,
+            programs.plugin,
+        ] {
+            println!("{}", path.display());
+        }
     }
     Ok(())
 }
 
-/// The agent as the test lanes run it.
+/// The agent as the test lanes run it, alone.
 pub(crate) fn quick() -> Result<PathBuf> {
     headline("build the agent");
     programs::build(&Wanted::bin(programs::AGENT))?.bin(programs::AGENT)
