@@ -309,20 +309,20 @@ impl Brake {
         }
     }
 
-    /// The least that a pod must use to go while `need` is short; `None`: nobody goes. `largest`: what the largest of
-    /// those that may go uses.
+    /// The least that a pod must use to go while `need` is short; `None`: nobody goes. `uses`: what those that may go use,
+    /// in their order.
     ///
-    /// A pod without its part is too small where growth outside is the reason. For a disk it is too small also while a
-    /// pod that has its part may go: priorities and requests come before size in the ranking, and would have all small
-    /// pods go before the one that has filled it. What pods have filled together they give back together, the largest
-    /// first. Of process ids a pod that alone has what is short goes in any case.
+    /// A pod without its part is too small where growth outside is the reason. For a disk it is too small also where those
+    /// that rank before one with its part have too little together: priorities and requests come before size in the
+    /// ranking, and would have all small pods go before the one that has filled it. Of process ids a pod that alone has
+    /// what is short goes in any case.
     pub fn least_use(
         &self,
         signal: Signal,
         layout: FsLayout,
         snapshot: &Snapshot,
         need: u64,
-        largest: u64,
+        uses: &[u64],
     ) -> Option<u64> {
         let n_in_vain = self.kills.iter().filter(|it| it.is_in_vain).count();
         let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain as u64);
@@ -336,7 +336,13 @@ impl Brake {
                     return None;
                 }
                 let part = need.div_ceil(n_allowed.max(1));
-                let is_asked = is_outside || largest >= part;
+                let first = uses.iter().position(|it| *it >= part);
+                let ahead = first.map(|it| {
+                    uses[..it]
+                        .iter()
+                        .fold(0, |sum: u64, it| sum.saturating_add(*it))
+                });
+                let is_asked = is_outside || ahead.is_some_and(|it| it < need);
                 Some(if is_asked { part } else { 0 })
             }
             StarvedResource::Memory if n_allowed == 0 => None,

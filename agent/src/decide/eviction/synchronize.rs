@@ -278,8 +278,8 @@ fn relieve(
         policy.compat == Compat::Kubelet || frees
     };
     let able: Vec<&Ranked<'_>> = ranked.iter().filter(may_go).filter(is_known).collect();
-    let largest = able.iter().filter_map(|it| it.usage).max().unwrap_or(0);
-    let least_use = least_use(policy, state, snapshot, threshold, &observation, largest);
+    let uses: Vec<u64> = able.iter().map(|it| it.usage.unwrap_or(0)).collect();
+    let least_use = least_use(policy, state, snapshot, threshold, &observation, &uses);
     let is_enough = |it: &&Ranked<'_>| least_use.is_some_and(|least| it.usage >= Some(least));
     let (candidates, too_small): (Vec<_>, Vec<_>) = able
         .into_iter()
@@ -317,7 +317,7 @@ fn least_use(
     snapshot: &Snapshot,
     threshold: &Threshold,
     observation: &Observation,
-    largest: u64,
+    uses: &[u64],
 ) -> Option<u64> {
     let (layout, signal) = (policy.layout, threshold.signal);
     match state.brakes.get(layout, signal) {
@@ -325,7 +325,7 @@ fn least_use(
             let wanted = wanted(threshold, observation, MinReclaim::Added).value();
             let need = wanted.saturating_sub(observation.available);
             let need = u64::try_from(need).unwrap_or(0);
-            brake.least_use(signal, layout, snapshot, need, largest)
+            brake.least_use(signal, layout, snapshot, need, uses)
         }
         _ => Some(0),
     }

@@ -306,6 +306,26 @@ fn the_pod_that_fills_it_goes_before_those_that_the_order_puts_first() {
     }
 }
 
+/// What stands there for long is not gone for because it is the largest.
+#[test]
+fn those_that_have_enough_together_go_before_a_larger_one_that_ranks_later() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 11, 8 * KIB);
+    disk.claims
+        .insert("pod-10".to_owned(), |it| it.priority = 1000);
+    disk.outside -= 3 << 30;
+    *disk.pods.get_mut("pod-10").unwrap() += 3 << 30;
+    disk.pass();
+    disk.pass();
+    for (name, used) in &mut disk.pods {
+        *used += if name == "pod-10" { 0 } else { 2 << 30 };
+    }
+    for _ in 0..60 {
+        disk.pass();
+    }
+    assert_eq!(disk.gone.len(), 10, "{:?}", disk.gone);
+    assert!(disk.pods.contains_key("pod-10"));
+}
+
 /// What they have written since they were measured seems to be outside of them.
 #[test]
 fn pods_whose_figures_lag_behind_are_not_taken_for_others() {
