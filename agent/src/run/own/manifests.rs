@@ -34,8 +34,9 @@ pub(super) struct ManifestState {
 /// A pod that begins anew when it has ended.
 #[derive(Debug)]
 struct Anew {
-    redefinition: Redefinition,
-    /// As it is by this definition.
+    /// `None`: its manifest was put back, or changed after the pod was told to end.
+    redefinition: Option<Redefinition>,
+    /// As its manifest has it now.
     pod: Pod,
     keeps_place: bool,
 }
@@ -130,7 +131,7 @@ impl Loop {
             let ending = &mut self.manifest_state.ending_to_begin_anew;
             let anew = ending.remove(&state.pod.uid);
             let keeps_place = anew.as_ref().is_some_and(|it| it.keeps_place);
-            state.redefined = anew.map(|it| it.redefinition);
+            state.redefined = anew.and_then(|it| it.redefinition);
             if let Some(mut entry) = self.entry_of(state) {
                 entry.keeps_place = keeps_place;
                 self.go_on_after_logs(&mut entry);
@@ -145,7 +146,10 @@ impl Loop {
         }
         let pods = &self.pods;
         let ending = &mut self.manifest_state.ending_to_begin_anew;
-        ending.retain(|uid, _| pods.contains_key(uid));
+        ending.retain(|uid, _| {
+            let comes_back = !scan.is_complete || scan.origins.contains_key(uid);
+            comes_back && pods.contains_key(uid)
+        });
         self.manifest_state.is_complete = scan.is_complete;
         self.manifest_state.faults = scan.faults;
     }
@@ -156,7 +160,14 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(&pod.uid) else {
             return;
         };
-        if entry.state.deletion.is_some() || entry.occupied.is_some() {
+        if entry.occupied.is_some() {
+            return;
+        }
+        if let Some(deletion) = &entry.state.deletion {
+            if deletion.reason == DeletionReason::Removed {
+                let has_place = entry.has_place();
+                self.manifest_state.comes_back(pod, has_place);
+            }
             return;
         }
         if entry.state.digest.as_ref() == Some(&digest) {
@@ -207,7 +218,7 @@ impl Loop {
                 );
                 self.told.redefined(&entry.pod_ref, text);
                 let anew = Anew {
-                    redefinition: Redefinition { at, fields },
+                    redefinition: Some(Redefinition { at, fields }),
                     keeps_place: entry.has_place(),
                     pod: pod.clone(),
                 };
@@ -298,6 +309,21 @@ impl ManifestState {
     pub(super) fn keeping_their_place(&self) -> impl Iterator<Item = &Pod> {
         let anew = self.ending_to_begin_anew.values();
         anew.filter(|it| it.keeps_place).map(|it| &it.pod)
+    }
+
+    /// The manifest of a pod that ends is there.
+    fn comes_back(&mut self, pod: &Pod, has_place: bool) {
+        let anew = self.ending_to_begin_anew.entry(pod.uid.clone());
+        let anew = anew.or_insert_with(|| Anew {
+            redefinition: None,
+            pod: pod.clone(),
+            keeps_place: false,
+        });
+        // By now it may have given up the place that is kept for it.
+        anew.keeps_place |= has_place;
+        if anew.pod != *pod {
+            anew.pod = pod.clone();
+        }
     }
 
     /// Takes the warnings of a reading, and gives those that are new.

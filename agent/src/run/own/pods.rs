@@ -438,7 +438,8 @@ impl StatePaths {
 /// Whose claim on the node comes first: the higher rank, then who keeps the place of another, then the older pod.
 pub(super) fn claim(entry: &PodEntry, compat: Compat) -> (Reverse<(i32, bool)>, WallTime, &PodUid) {
     let rank = rank(&entry.state.pod, compat);
-    let first = Reverse((rank, entry.keeps_place));
+    let keeps_place = entry.keeps_place && compat == Compat::Ballast;
+    let first = Reverse((rank, keeps_place));
     (first, entry.state.accepted_at, entry.uid())
 }
 
@@ -541,6 +542,7 @@ mod tests {
             assert!(first(one, other, Compat::Ballast));
         }
         assert!(first(&old, &high, Compat::Kubelet));
+        assert!(first(&old, &edited, Compat::Kubelet));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Pods that come in the place of one that ends, since its manifest was edited: under another UID beside it, or under its
 //! own once it is gone. As long as their admission is open their place is kept for them, from pods that were refused before
-//! and from those that come; who has a higher priority is before them.
+//! and from those that come; who has a higher priority is before them. With `compat: kubelet` no place is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,6 +52,9 @@ fn successors<'a>(
     anew: impl Iterator<Item = &'a Pod>,
     compat: Compat,
 ) -> Vec<Successor<'a>> {
+    if compat == Compat::Kubelet {
+        return Vec::new();
+    }
     let of_other_uid = pods.values().filter(|it| keeps_place(it)).map(|it| {
         let is_before = |other: &&PodEntry| other.is_active() && is_of_one_name(other, it);
         (&it.state.pod, pods.values().find(is_before))
@@ -167,6 +170,7 @@ mod tests {
         unblock(&mut pods);
         assert!(entry(&mut pods, "second").blocked.is_some());
         assert_eq!(found(&pods, &[]), [("second", Some("first"))]);
+        assert!(successors(&pods, [].iter(), Compat::Kubelet).is_empty());
         entry(&mut pods, "first").state.phase = PodPhase::Failed;
         assert_eq!(found(&pods, &[]), [("second", None)]);
         // Edited again: the one between was never in.
