@@ -50,7 +50,11 @@ impl Listener {
                 biased;
                 accepted = self.bound.listener.accept() => return accepted.map(|(stream, _)| stream),
                 // An error: the runtime ends.
-                Some(Ok(bound)) = self.again.join_next() => *self = Self::new(bound),
+                Some(Ok(bound)) = self.again.join_next() => {
+                    self.again.spawn(bound_again(bound.file.clone(), bound.directory_mode));
+                    self.bound.has_file = false;
+                    self.bound = bound;
+                }
             }
         }
     }
@@ -60,6 +64,8 @@ impl Listener {
 struct Bound {
     listener: UnixListener,
     file: SocketFile,
+    /// Else it is known to be gone, and its disk is not asked.
+    has_file: bool,
     directory_mode: u32,
 }
 
@@ -76,6 +82,7 @@ impl Bound {
         Ok(Self {
             listener,
             file,
+            has_file: true,
             directory_mode,
         })
     }
@@ -83,7 +90,9 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        self.file.clone().remove();
+        if self.has_file {
+            self.file.clone().remove();
+        }
     }
 }
 

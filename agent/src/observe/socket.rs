@@ -12,6 +12,7 @@ mod disk;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -174,13 +175,17 @@ async fn accept_loop(mut listener: Listener, server: Arc<Server>, mut shutdown: 
         };
         let server = Arc::clone(&server);
         connections.spawn(async move {
+            let is_midway = AtomicBool::new(false);
             let ended = tokio::select! {
-                ended = server.serve_connection(&mut stream, &place) => ended,
-                () = place.taken_back() => {
-                    // Who does not read has no room for it.
-                    let told = AnswerRef::Error(NO_PLACE).to_line();
-                    stream.try_write(&told).map(drop)
-                }
+                ended = server.serve_connection(&mut stream, &place, &is_midway) => ended,
+                // In the midst of an answer it would be a part of that.
+                () = place.taken_back() => match is_midway.load(Ordering::Relaxed) {
+                    true => Ok(()),
+                    false => {
+                        let told = AnswerRef::Error(NO_PLACE).to_line();
+                        stream.try_write(&told).map(drop)
+                    }
+                },
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection to the agent's socket ended early");
@@ -203,6 +208,8 @@ struct Server {
 struct Reply<'a> {
     writer: WriteHalf<'a>,
     place: &'a ClientPlace,
+    /// The client may have a part of an answer.
+    is_midway: &'a AtomicBool,
 }
 
 impl Reply<'_> {
@@ -213,7 +220,9 @@ impl Reply<'_> {
     /// While the client reads, the connection waits for it.
     async fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         self.place.clients_turn();
+        self.is_midway.store(true, Ordering::Relaxed);
         tokio::time::timeout(CLIENT_TIMEOUT, self.writer.write_all(lines)).await??;
+        self.is_midway.store(false, Ordering::Relaxed);
         self.place.agents_turn();
         Ok(())
     }
@@ -224,10 +233,15 @@ impl Server {
         &self,
         stream: &mut UnixStream,
         place: &ClientPlace,
+        is_midway: &AtomicBool,
     ) -> io::Result<()> {
         let uid = stream.peer_cred()?.uid();
         let (reader, writer) = stream.split();
-        let mut reply = Reply { writer, place };
+        let mut reply = Reply {
+            writer,
+            place,
+            is_midway,
+        };
         if !is_allowed(uid, self.own_uid) {
             let message = format!("user {uid} may not talk to the agent: only root may");
             return reply.send(AnswerRef::Error(&message)).await;
@@ -301,7 +315,7 @@ impl Server {
             ..
         } = self.sources.clone();
         let read = move || explain::pod(&status, &admissions, &oom_records, &request);
-        let Some(explained) = self.from_disk(reply.place, read).await? else {
+        let Some(explained) = self.read_disk(reply.place, read).await? else {
             return reply.send(AnswerRef::Error(NO_DISK)).await;
         };
         match explained {
@@ -330,7 +344,7 @@ impl Server {
     ) -> io::Result<()> {
         let directory = self.sources.oom_records.clone();
         let list = move || oom_records::ids(&directory);
-        let ids = match self.from_disk(reply.place, list).await? {
+        let ids = match self.read_disk(reply.place, list).await? {
             Some(Ok(ids)) => ids,
             Some(Err(error)) => {
                 return reply
@@ -342,7 +356,7 @@ impl Server {
         for id in ids {
             let directory = self.sources.oom_records.clone();
             let read = move || oom_records::read(&directory, id);
-            let record = match self.from_disk(reply.place, read).await? {
+            let record = match self.read_disk(reply.place, read).await? {
                 Some(Some(record)) => record,
                 Some(None) => continue,
                 None => return reply.send(AnswerRef::Error(NO_DISK)).await,
@@ -356,7 +370,7 @@ impl Server {
 
     /// What `read` finds in the state directory. `None`: its disk does not answer. Somebody else may have the place of
     /// the client meanwhile.
-    async fn from_disk<T: Send + 'static>(
+    async fn read_disk<T: Send + 'static>(
         &self,
         place: &ClientPlace,
         read: impl FnOnce() -> T + Send + 'static,
