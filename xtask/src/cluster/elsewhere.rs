@@ -18,18 +18,20 @@ use crate::debian::remove;
 use crate::progress::{self, note};
 
 /// Directories that are removed with all that is in them.
-const DIRECTORIES: [&str; 7] = [
+const DIRECTORIES: [&str; 5] = [
     "/run/containerd",
-    "/var/lib/cni",
-    RESULTS,
     "/var/lib/kubelet",
     LINKS,
     "/var/log/pods",
     "/var/run/kubernetes",
 ];
 
-/// The CNI library has a file here for each network of a sandbox, until it takes the sandbox off the network.
+/// The CNI library has a file here for each network of a sandbox, until it takes the sandbox off the network; other
+/// runtimes of the machine have theirs.
 const RESULTS: &str = "/var/lib/cni/results";
+
+/// Directories that are removed once nothing is in them, the inner one first.
+const SHARED: [&str; 2] = [RESULTS, "/var/lib/cni"];
 
 /// kubelet has a link here for each container.
 const LINKS: &str = "/var/log/containers";
@@ -45,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is missing of these before `up` starts anything, one a line.
 pub(super) fn missing() -> Result<String> {
-    let directories = DIRECTORIES.into_iter().chain([NAMESPACES]);
+    let directories = DIRECTORIES.into_iter().chain(SHARED).chain([NAMESPACES]);
     let mut missing: Vec<_> = directories.filter(|it| !Path::new(it).exists()).collect();
     if !is_mounted(NAMESPACES)? {
         missing.push(NAMESPACES_MOUNT);
@@ -71,6 +73,11 @@ pub(super) fn remove_made(missing: &str, directory: &Path) -> Result<()> {
     for path in DIRECTORIES {
         if was_missing(path) {
             remove(Path::new(path))?;
+        }
+    }
+    for path in SHARED {
+        if was_missing(path) {
+            remove_empty(path)?;
         }
     }
     if was_missing(NAMESPACES_MOUNT) {
@@ -100,6 +107,20 @@ fn remove_namespaces(was_missing: bool) -> Result<()> {
     match fs::remove_dir(NAMESPACES) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {NAMESPACES}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What others have put there since stays.
+fn remove_empty(directory: &str) -> Result<()> {
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            note(format_args!("{directory} stays: it has files of others"));
+            Ok(())
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {directory}"))
         }
         _ => Ok(()),
     }

@@ -50,6 +50,9 @@ struct GuestReport {
     status: i32,
 }
 
+/// Longer than any run takes.
+const LEFT_AFTER: Duration = Duration::from_hours(24);
+
 /// Boots `kernel` and runs the programs in it. What the tests print is shown as it comes.
 pub(super) fn run(
     emulator: &UnpackedEmulator,
@@ -68,12 +71,14 @@ pub(super) fn run(
 }
 
 /// Removes what runs have left that were ended in the middle: directories whose names end with the pid of one that is no
-/// more.
+/// more, if nobody has touched them for a day. One that runs where pids are others may share the cache.
 fn remove_left(runs: &Path) {
     for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
         let name = entry.file_name().display().to_string();
         let pid = name.rsplit('-').next().unwrap_or_default();
-        if !Path::new("/proc").join(pid).exists() {
+        let touched = entry.metadata().and_then(|it| it.modified());
+        let is_old = touched.is_ok_and(|it| it.elapsed().is_ok_and(|age| age > LEFT_AFTER));
+        if is_old && !Path::new("/proc").join(pid).exists() {
             // What cannot be removed now is tried again.
             let _ = fs::remove_dir_all(entry.path());
         }
