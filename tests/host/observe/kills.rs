@@ -540,8 +540,10 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
             }
             false => 1,
         };
-        let idle = "sleep 3600 & sleep 3600 & sleep 3600 &";
-        let mut program = container.run(&format!("{idle} exec {EATER}"))?;
+        // Not in the namespace of the first process, whose end takes along whom the kernel has not come to.
+        let idle = (0..3).map(|_| container.run_on_host("exec sleep 3600"));
+        let _idle = idle.collect::<Result<Vec<_>>>()?;
+        let mut program = container.run(&format!("exec {EATER}"))?;
         program.wait()?;
         for kill in &wait_kills(agent, n)? {
             check_kill(kill, &pod, &container, OomScope::Container)?;
@@ -602,7 +604,9 @@ fn a_kill_of_a_group_below_the_containers_cgroup_ends_the_container() -> Result<
             }
             false => (1, "OomKilledChild"),
         };
-        let _program = inner.run(&format!("sleep 3600 & {EATER}; exec sleep 3600"))?;
+        // As above: in a namespace of its own.
+        let _beside = inner.run("exec sleep 3600")?;
+        let _program = inner.run(&format!("{EATER}; exec sleep 3600"))?;
         for kill in &wait_kills(agent, n)? {
             assert_eq!(whose(kill), (&*pod.uid, &*container.id), "{kill:#?}");
             let victim = &oom_detail(kill)?.victim;
