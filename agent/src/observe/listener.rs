@@ -75,9 +75,12 @@ impl Bound {
         let registered = listener
             .set_nonblocking(true)
             .and_then(|()| UnixListener::from_std(listener));
-        let listener = registered.map_err(|source| BindError::Register {
-            path: path.to_owned(),
-            source,
+        let listener = registered.map_err(|source| {
+            file.clone().remove();
+            BindError::Register {
+                path: path.to_owned(),
+                source,
+            }
         })?;
         Ok(Self {
             listener,
