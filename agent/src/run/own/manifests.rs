@@ -257,9 +257,7 @@ impl Loop {
             return None;
         }
         let mut others = self.count_pods_but(Some(&new.uid));
-        for it in self.successors_before(entry) {
-            it.take(&mut others);
-        }
+        self.keep_places(entry, &mut others);
         let refusal = others.refusal(new);
         if ending == Ending::No {
             // A pod that would not be let in any more goes on, and may be changed.

@@ -388,9 +388,7 @@ impl Loop {
         };
         let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
         let mut left = node_info.clone();
-        for it in self.successors_before(entry) {
-            it.take(&mut left);
-        }
+        self.keep_places(entry, &mut left);
         let failures = left.failures(&entry.state.pod, None);
         self.node_info = Some(node_info);
         match failures.first() {

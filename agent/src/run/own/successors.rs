@@ -37,6 +37,13 @@ impl Loop {
         successors(&self.pods, anew, self.own.compat)
     }
 
+    /// Leaves their places to those that are before the pod.
+    pub(super) fn keep_places(&self, entry: &PodEntry, left: &mut NodeInfo) {
+        for it in self.successors_before(entry) {
+            it.take(left);
+        }
+    }
+
     /// Those whose places the pod may not take.
     pub(super) fn successors_before(&self, entry: &PodEntry) -> Vec<Successor<'_>> {
         let rank = pods::rank(&entry.state.pod, self.own.compat);
