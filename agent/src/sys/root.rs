@@ -191,6 +191,11 @@ impl Root {
         fs::canonicalize(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
     }
 
+    /// As [`Self::canonical`]; the path as it is where it cannot be looked at.
+    pub fn without_links(&self, path: &Path) -> PathBuf {
+        self.canonical(path).unwrap_or_else(|_| path.to_owned())
+    }
+
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {
         let path = self.path(path);
         fs::metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))

@@ -146,10 +146,10 @@ impl Deleted {
 /// The files below the pod's own directories, by the paths that these have in the configuration: the kernel tells paths
 /// without links. What a pod has open of the host, as logs of others, is not its own.
 fn own(root: &Root, pod: &Candidate, files: Vec<DeletedFile>) -> Vec<DeletedFile> {
-    let directories = [&pod.directory, &pod.logs].map(|it| {
-        let without_links = root.canonical(it).unwrap_or_else(|_| it.clone());
-        (it, without_links)
-    });
+    if files.is_empty() {
+        return files;
+    }
+    let directories = [&pod.directory, &pod.logs].map(|it| (it, root.without_links(it)));
     let named = |file: DeletedFile| {
         let path = directories.iter().find_map(|(directory, without_links)| {
             let below = file.path.strip_prefix(without_links).ok()?;

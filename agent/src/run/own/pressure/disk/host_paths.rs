@@ -4,7 +4,7 @@
 //! It walks once each time that it is asked, within [`MAX_NAMES`], and only what is on the disk of the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -99,13 +99,14 @@ fn run(todo: &Receiver<Order>, results: &Mutex<Found>) {
 /// Directories that hold the pods' own are left out, by whatever name: they have everything in them. One that has several
 /// names has the first.
 fn measure(order: &Order) -> Vec<HostPath> {
-    let directory = without_links(&order.directory);
+    let root = Root::host();
+    let directory = root.without_links(&order.directory);
     let device = Walk::begin(&directory).device();
     let mut left = MAX_NAMES;
     let mut found = Vec::new();
     let mut walked = BTreeSet::new();
     for (path, pod) in &order.paths {
-        let there = without_links(path);
+        let there = root.without_links(path);
         if directory.starts_with(&there) || !walked.insert(there.clone()) {
             continue;
         }
@@ -124,12 +125,6 @@ fn measure(order: &Order) -> Vec<HostPath> {
         });
     }
     found
-}
-
-/// As it is where it cannot be looked at.
-fn without_links(path: &Path) -> PathBuf {
-    let found = Root::host().canonical(path);
-    found.unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]
