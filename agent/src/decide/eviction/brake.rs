@@ -5,9 +5,9 @@
 //! into that of the pods, which an eviction can give back, and the rest. An eviction was in vain if the rest has
 //! taken half of what evictions gave back since, and more than the pods that are left, be it for a moment: what comes
 //! and goes outside takes no pod each time. So many in vain within the window, and nobody goes any more; a pod whose
-//! whole usage is too little for those that may still go does not go at all, unless pods have filled a disk together,
-//! each with too little. Whoever grows among the pods takes more than the rest, and goes as ever; on a disk also after
-//! evictions that were in vain.
+//! whole usage is too little for those that may still go does not go at all, unless pods have filled a disk, and none has
+//! more or those that rank first have enough together. Whoever grows among the pods takes more than the rest, and goes
+//! as ever; on a disk also after evictions that were in vain.
 //!
 //! What pods have on a disk is told by walks that lag behind, and what an evicted pod had is there until its files
 //! are removed. So nothing is proved by the figures of one pass: the rest is at least what was in use at a
@@ -337,11 +337,7 @@ impl Brake {
                 }
                 let part = need.div_ceil(n_allowed.max(1));
                 let first = uses.iter().position(|it| *it >= part);
-                let ahead = first.map(|it| {
-                    uses[..it]
-                        .iter()
-                        .fold(0, |sum: u64, it| sum.saturating_add(*it))
-                });
+                let ahead = first.map(|it| uses[..it].iter().copied().fold(0, u64::saturating_add));
                 let is_asked = is_outside || ahead.is_some_and(|it| it < need);
                 Some(if is_asked { part } else { 0 })
             }

@@ -309,8 +309,7 @@ fn relieve(
     })
 }
 
-/// The least that a pod must use to go; `None`: nobody goes (`brake`). `largest`: what the largest of those that may go
-/// uses.
+/// The least that a pod must use to go; `None`: nobody goes (`brake`). `uses`: what those that may go use, in their order.
 fn least_use(
     policy: &Policy,
     state: &State,
