@@ -667,10 +667,12 @@ fn an_upgrade_loses_nothing_and_tells_nothing_twice() -> Result<()> {
             ProcessChange::Exit { .. } => n[2] += 1,
         }
     }
-    let trues: Vec<_> = changes
+    let mut trues: Vec<_> = changes
         .iter()
         .filter(|(it, _)| ![starts.id(), first.id(), second.id()].contains(&it.pid))
         .collect();
+    // Pids begin anew at their largest.
+    trues.sort_by_key(|(it, _)| it.start_boottime_ns);
     println!("{} processes through the change", trues.len());
     assert!(trues.len() > 100, "{}", trues.len());
     let (last, others) = trues.split_last().context("processes")?;
