@@ -128,6 +128,19 @@ fn who_was_there_before_is_listed_and_who_comes_is_told() {
     assert_eq!(fake.most_open(), 1, "one call at a time");
 }
 
+/// That it answers by CRI v1 at all says which version it speaks.
+#[test]
+fn a_runtime_that_names_the_version_of_an_api_of_its_own_is_followed() {
+    let directory = Scratch::new("cri-api").unwrap();
+    let fake = runtime(&directory, Manner::NamesItsOwnApi);
+    fake.add_sandbox(&pod("shop", 1));
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("the list", |it| {
+        it.known.len() == 1 && it.status.is_connected()
+    });
+    assert_eq!(heard.status.follows, Follows::Events);
+}
+
 /// No event is told, and the filter fits another one too.
 #[test]
 fn one_that_nobody_has_told_of_is_asked_for_by_its_whole_id() {

@@ -61,6 +61,8 @@ pub enum Manner {
     ListsSlowly,
     /// It takes the call for its events, and says nothing to it.
     EventsHang,
+    /// As cri-dockerd once: where the version of CRI would be it names that of Docker's own API.
+    NamesItsOwnApi,
 }
 
 /// See [`Manner::FindsSlowly`] and [`Manner::ListsSlowly`].
@@ -335,7 +337,9 @@ impl State {
         }
         let max = MAX_REQUEST_BYTES;
         match request.uri().path() {
-            path::VERSION => unary(request, max, async |_: VersionRequest| Ok(version())).await,
+            path::VERSION => {
+                unary(request, max, async |_: VersionRequest| Ok(version(manner))).await
+            }
             path::LIST_POD_SANDBOX => {
                 unary(request, max, async |it: ListPodSandboxRequest| {
                     let id = it.filter.as_ref().map_or("", |it| it.id.as_str());
@@ -410,11 +414,15 @@ impl Drop for Open<'_> {
     }
 }
 
-fn version() -> VersionResponse {
+fn version(manner: Option<Manner>) -> VersionResponse {
+    let api_version = match manner {
+        Some(Manner::NamesItsOwnApi) => "1.41.0",
+        _ => "v1",
+    };
     VersionResponse {
         runtime_name: "fake".to_owned(),
         runtime_version: "1.2.3".to_owned(),
-        runtime_api_version: "v1".to_owned(),
+        runtime_api_version: api_version.to_owned(),
     }
 }
 

@@ -38,6 +38,7 @@ pub struct VersionResponse {
     pub runtime_name: String,
     #[prost(string, tag = "3")]
     pub runtime_version: String,
+    /// Not looked at: cri-dockerd has named that of Docker's own API there. Kubelet does not look at it either.
     #[prost(string, tag = "4")]
     pub runtime_api_version: String,
 }
