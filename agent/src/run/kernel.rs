@@ -4,6 +4,8 @@
 //! It shares only the cgroup index with who decides: an OOM kill is attributed once, and on record before
 //! anybody hears of it.
 
+mod losses;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::watch;
 
+use self::losses::Losses;
 use super::forensics::Recorder;
 use super::missed::KillCounts;
 use super::worker::{Stop, Worker};
@@ -275,6 +278,7 @@ pub(super) struct Listener {
     /// When losses and statistics are due, boottime.
     losses_due: Duration,
     statistics_due: Duration,
+    losses: Losses,
     /// Streams of which something was lost, and that is still to be told.
     owes_lost: BTreeSet<Stream>,
     /// The kernel's filters could not be set at the last try.
@@ -386,6 +390,7 @@ impl Listener {
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
             statistics_due: Duration::ZERO,
+            losses: Losses::default(),
             owes_lost: BTreeSet::new(),
             fails_to_follow: false,
             stalls: ReclaimStalls::default(),
@@ -830,9 +835,7 @@ impl Listener {
             // at everything anyway.
             let full = LossReason::RingFull;
             let new = self.metrics.set_bpf_lost(label, full, n, wall);
-            if new > 0 {
-                self.tell_lost(stream, new, now, wall);
-            }
+            self.lose(stream, new);
             let malformed = self.malformed.get(&stream).copied().unwrap_or(0);
             let unreadable = self.streams.unreadable().get(&stream).copied();
             let unreadable = unreadable.unwrap_or(0);
@@ -842,10 +845,11 @@ impl Listener {
                 (LossReason::UnknownFormat, unreadable),
             ] {
                 let new = self.metrics.set_bpf_lost(label, why, n, wall);
-                if new > 0 {
-                    self.tell_lost(stream, new, now, wall);
-                }
+                self.lose(stream, new);
             }
+        }
+        for (stream, n) in self.losses.take_due(now) {
+            self.record_lost(stream, n, now, wall);
         }
         self.shared.set_lost(shown);
         Ok(())
@@ -866,8 +870,16 @@ impl Listener {
         Ok(())
     }
 
-    /// A gap in the records: said among them, and the loop is to look at everything.
-    fn tell_lost(&mut self, stream: Stream, n: u64, now: Duration, wall: WallTime) {
+    /// The loop is to look at everything, and the gap is to be told.
+    fn lose(&mut self, stream: Stream, n: u64) {
+        if n > 0 {
+            self.owes_lost.insert(stream);
+            self.losses.add(stream, n);
+        }
+    }
+
+    /// A gap in the records, said among them.
+    fn record_lost(&self, stream: Stream, n: u64, now: Duration, wall: WallTime) {
         let message = format!(
             "{n} events of stream {} were lost, looking at what they may have told",
             stream.name()
@@ -877,7 +889,6 @@ impl Listener {
         let (kind, reason) = (EventKind::Agent, "KernelEventsLost");
         self.log
             .append(Event::new(wall, boottime_ns, kind, reason, message));
-        self.owes_lost.insert(stream);
     }
 
     fn count_statistics(&self) -> Result<(), LoadError> {
