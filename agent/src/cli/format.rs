@@ -1,8 +1,8 @@
 //! Amounts, times and columns as people read them.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
+pub(crate) use crate::model::text::printable;
 use crate::units::{Bytes, MilliCpu};
 
 /// Stands for what is not known or does not apply.
@@ -59,16 +59,6 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
     let (part, whole) = (u128::from(part), u128::from(whole));
     let percent = (part * 100 + whole / 2).checked_div(whole)?;
     u64::try_from(percent).ok()
-}
-
-/// `text` without control characters: a process chooses its own name, and a terminal obeys escape
-/// sequences.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let harmless = |c: char| if c.is_control() { '?' } else { c };
-    Cow::Owned(text.chars().map(harmless).collect())
 }
 
 /// `1 restart`, `3 restarts`.
@@ -276,12 +266,6 @@ mod tests {
         ] {
             assert_eq!(percent(part, whole), expected, "{part} of {whole}");
         }
-    }
-
-    #[test]
-    fn escape_sequences_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n\u{9b}c"), "a?[2Jb??c");
-        assert_eq!(printable("grüße"), "grüße");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What the kernel's text files have in common: one error, numbers, and the `key value` lines of
-//! flat files.
+//! flat files. And what people are shown of a text that others chose.
 //!
 //! Invariant: any text gives a value or a [`ParseError`]; nothing panics and nothing wraps.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 /// A kernel file says something that its format does not allow. The path is added by whoever
@@ -76,9 +77,37 @@ pub fn limit<'a>(text: &'a str, name: &str) -> Option<[&'a str; 2]> {
     Some([words.next()?, words.next()?])
 }
 
+/// `text` without what a terminal obeys: controls, and what turns the direction of a text. A process chooses its own
+/// name.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |it: char| if is_obeyed(it) { '?' } else { it };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+/// Unicode's `Bidi_Control` (PropList.txt), and controls.
+fn is_obeyed(it: char) -> bool {
+    it.is_control()
+        || matches!(it, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_does_not_reach_it() {
+        for (text, shown) in [
+            ("a\x1b[2Jb\n\u{9b}c", "a?[2Jb??c"),
+            ("\u{202e}drowssap\u{2069}", "?drowssap?"),
+            ("\u{61c}a\u{200f}", "?a?"),
+            ("grüße", "grüße"),
+        ] {
+            assert_eq!(printable(text), shown, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_limit_is_a_soft_and_a_hard_one() {

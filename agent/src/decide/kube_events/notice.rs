@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::model::kube_event::{Notice, Reason, Regarding};
 use crate::model::record::{Event, EventDetail, OomDetail, OomScope, PodRef};
+use crate::model::text::printable;
 
 /// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. The node is told of a pod of
 /// which nobody knows the name, by its UID.
@@ -23,7 +24,7 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                 n: 1,
                 at: event.time,
                 since_boot: Duration::from_nanos(event.boottime_ns),
-                command: Some(printable(&detail.victim.comm)),
+                command: Some(printable(&detail.victim.comm).into_owned()),
                 message,
                 details: details(detail),
             };
@@ -151,17 +152,6 @@ fn asked_by(detail: &OomDetail) -> Option<String> {
     ))
 }
 
-/// A command may call itself anything, and goes to the terminals of people.
-fn printable(command: &str) -> String {
-    // Controls, and what turns the direction of a text.
-    let is_hidden = |it: char| {
-        it.is_control()
-            || matches!(it, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let shown = |it: char| if is_hidden(it) { '?' } else { it };
-    command.chars().map(shown).collect()
-}
-
 /// `61.2 MiB`.
 fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) >> 20;
@@ -177,7 +167,7 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
     let trigger = Some(&detail.trigger).filter(|it| it.pid != 0);
     let all = [
         ("pid", Some(victim.pid.to_string())),
-        ("comm", Some(printable(&victim.comm))),
+        ("comm", Some(printable(&victim.comm).into_owned())),
         ("anon-bytes", Some(victim.memory.anon_bytes.to_string())),
         ("cgroup", victim.cgroup_path.clone()),
         ("limit-scope", Some(detail.scope.to_string())),
@@ -190,7 +180,10 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
             limit.and_then(|it| it.usage_bytes).map(|it| it.to_string()),
         ),
         ("trigger-pid", trigger.map(|it| it.pid.to_string())),
-        ("trigger-comm", trigger.map(|it| printable(&it.comm))),
+        (
+            "trigger-comm",
+            trigger.map(|it| printable(&it.comm).into_owned()),
+        ),
         (
             "record-id",
             detail.record_id.as_ref().map(ToString::to_string),
