@@ -350,9 +350,11 @@ impl Loop {
                 let path = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
                 let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, path);
-                cgroup
-                    .files
-                    .extend(plan.devices(container, &instance.devices));
+                if !entry.keeps_devices(instance) {
+                    cgroup
+                        .files
+                        .extend(plan.devices(container, &instance.devices));
+                }
                 cgroups.push(cgroup);
             }
         }

@@ -581,7 +581,10 @@ impl Loop {
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
-                if let Some(node_info) = &mut self.node_info {
+                // What has begun is among those that were counted.
+                if !entry.has_begun()
+                    && let Some(node_info) = &mut self.node_info
+                {
                     node_info.take(&entry.state.pod);
                 }
                 self.told.admitted(&entry.pod_ref, &report.holdings);

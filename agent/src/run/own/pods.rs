@@ -329,11 +329,16 @@ impl PodEntry {
         containers.any(|it| it.state != ContainerState::NotStarted)
     }
 
-    /// Counts for the budgets: it runs or will run.
+    /// Counts for the budgets: it runs or will run. What has begun counts while its place is decided again.
     pub(super) fn is_active(&self) -> bool {
-        self.blocked.is_none()
+        let is_in = match self.state.admission {
+            Admission::Admitted => true,
+            Admission::Open => self.has_begun(),
+            Admission::Refused(_) => false,
+        };
+        is_in
+            && self.blocked.is_none()
             && self.occupied.is_none()
-            && self.state.admission == Admission::Admitted
             && !self.is_finished()
             && !self.state.phase.is_terminal()
     }
@@ -341,6 +346,12 @@ impl PodEntry {
     /// It has a place on the node, or one is kept for it: who comes in its place has that.
     pub(super) fn has_place(&self) -> bool {
         self.keeps_place || self.is_active() && self.state.eviction.is_none()
+    }
+
+    /// A container that runs may open what it could until the place of its pod is decided: what it was given may be on
+    /// no record.
+    pub(super) fn keeps_devices(&self, instance: &Instance) -> bool {
+        self.state.admission == Admission::Open && instance.process.is_some()
     }
 
     /// The kernel killed `n` processes of `container`.
@@ -546,6 +557,23 @@ mod tests {
     }
 
     #[test]
+    fn what_has_begun_counts_while_its_place_is_decided_again() {
+        let running = ContainerState::Running {
+            started_at: Duration::ZERO,
+        };
+        for (admission, state, counts) in [
+            (Admission::Open, ContainerState::NotStarted, false),
+            (Admission::Open, running, true),
+            (Admission::Admitted, ContainerState::NotStarted, true),
+        ] {
+            let mut entry = entry(0);
+            entry.state.admission = admission;
+            entry.state.containers[0].state = state;
+            assert_eq!(entry.is_active(), counts, "{:?}", entry.state);
+        }
+    }
+
+    #[test]
     fn an_instance_that_is_over_is_nobody() {
         let mut entry = entry(3);
         let uid = entry.uid().clone();
@@ -558,6 +586,26 @@ mod tests {
         let entry = pods.get_mut(&uid).expect("it is there");
         entry.finish_instance("app0").expect("it has ended");
         assert_eq!(owner_of(&pods, &id(3)), None);
+    }
+
+    #[test]
+    fn who_runs_may_open_what_it_could_until_its_place_is_decided() {
+        for (admission, pid, keeps) in [
+            (Admission::Open, Some(7), true),
+            // Nothing starts without rules.
+            (Admission::Open, None, false),
+            (Admission::Admitted, Some(7), false),
+        ] {
+            let mut entry = entry(0);
+            entry.state.admission = admission;
+            let instance = entry.instances.get_mut("app0").expect("it is there");
+            instance.process = pid.map(|pid| HostProcess {
+                pid,
+                start_ticks: 1,
+            });
+            let found = entry.keeps_devices(&entry.instances["app0"]);
+            assert_eq!(found, keeps, "{:?}", entry.state.admission);
+        }
     }
 
     #[test]
