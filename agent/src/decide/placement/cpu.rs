@@ -141,6 +141,15 @@ impl CpuManager {
         &self.state.shared_pool
     }
 
+    /// Where containers without CPUs of their own run. Under a strict reservation the pool is empty once the CPUs that
+    /// were left in it are offline; those of the system are nobody's own.
+    pub fn common(&self) -> &CpuSet {
+        match self.settings.compat {
+            Compat::Ballast if self.state.shared_pool.is_empty() => &self.reserved,
+            Compat::Ballast | Compat::Kubelet => &self.state.shared_pool,
+        }
+    }
+
     /// Never given to a container alone.
     pub fn reserved(&self) -> &CpuSet {
         &self.reserved

@@ -613,6 +613,9 @@ impl Loop {
         self.placement.is_unsaved = true;
         self.placement.is_unpublished = true;
         let mut cpus = self.placement.managers.cpu_state();
+        if let Some(manager) = &self.placement.managers.cpu {
+            cpus.shared_pool.clone_from(manager.common());
+        }
         if self.placement.gives_back {
             cpus.shared_pool = self.node.topology.online();
         }
@@ -661,7 +664,8 @@ impl Loop {
         if !self.placement.is_unsaved {
             return;
         }
-        // Not `self.cpus`, which gives pods of an earlier policy the machine back.
+        // Not `self.cpus`, which gives pods of an earlier policy the machine back, and others a pool where there is
+        // none.
         let cpus = self.placement.managers.cpu_state();
         let devices = self.placement.managers.devices.state();
         let prepared = self.placement.managers.devices.prepared().clone();

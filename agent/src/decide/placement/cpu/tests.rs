@@ -584,6 +584,18 @@ fn who_has_no_cpus_of_its_own_keeps_one() {
     assert_eq!(cpu.shared_pool().len(), 1);
 }
 
+#[test]
+fn who_has_no_cpus_of_its_own_runs_on_those_of_the_system_where_the_pool_is_empty() {
+    for (compat, common) in [(Compat::Ballast, "0,8"), (Compat::Kubelet, "")] {
+        let mut cpu = manager("T8", "0,8", "strict-cpu-reservation", compat);
+        assert_eq!(cpu.common(), &set("1-7,9-15"), "{compat:?}");
+        let faults = cpu.adopt(state("", &[("p", "app0", "1-7,9-15")]));
+        assert_eq!(faults, [], "{compat:?}");
+        assert_eq!(cpu.common(), &set(common), "{compat:?}");
+        assert_eq!(cpu.shared_pool(), &set(""), "{compat:?}");
+    }
+}
+
 /// A pod of 6 CPUs as a whole.
 #[track_caller]
 fn pod_of_six(containers: &str) -> Pod {
