@@ -5,13 +5,14 @@
 //!
 //! Order: cgroups are created, repaired and loosened from the root down, and tightened from the
 //! leaves up, because v1 refuses a child that may use more CPU, or other CPUs, than its parent. A
-//! cpuset that is to move is first widened by what it gets where cgroups lie below it.
+//! cpuset that is to move is first widened by what it gets where cgroups lie below it. Last of all, a
+//! cpuset that was emptied gets its processes back.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::cgroup::{
-    CgroupStep, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
+    CgroupStep, Controller, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
 };
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
@@ -57,6 +58,7 @@ pub fn plan_cgroups(
 ) -> CgroupPlan {
     let mut plan = CgroupPlan::default();
     let mut tighten = Vec::new();
+    let mut refill = Vec::new();
     let absent = ObservedCgroup::absent();
     for cgroup in desired {
         let seen = observed.get(&cgroup.path).unwrap_or(&absent);
@@ -66,6 +68,10 @@ pub fn plan_cgroups(
             Existence::Degraded { missing } => plan.steps.push(CgroupStep::Repair {
                 path: path.clone(),
                 missing: missing.clone(),
+            }),
+            Existence::Healthy if is_emptied(cgroup, seen) => refill.push(CgroupStep::Repair {
+                path: path.clone(),
+                missing: BTreeSet::from([Controller::Cpuset.name().to_owned()]),
             }),
             Existence::Healthy => {}
         }
@@ -141,7 +147,20 @@ pub fn plan_cgroups(
         tighten.push(down);
     }
     plan.steps.extend(tighten.into_iter().rev().flatten());
+    // The kernel takes no process into a cpuset without CPUs.
+    plan.steps.extend(refill);
     plan
+}
+
+/// v1: the kernel moves the processes of a cpuset that loses its last CPU to the cgroup above it, where they stay when
+/// there are others for it (kernel/cgroup/cpuset-v1.c, Linux 6.18: `cpuset1_hotplug_update_tasks`). On v2, which says
+/// what a cgroup has in effect, an empty list is that of the cgroup above.
+fn is_emptied(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
+    wanted.files.iter().any(|(file, _)| {
+        let value = seen.values.get(file);
+        matches!(value, Some(FileValue::List(ids)) if ids.is_empty())
+            && !seen.effective.contains_key(file)
+    })
 }
 
 enum Soften {

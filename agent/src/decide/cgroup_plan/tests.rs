@@ -1,7 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::decide::cgroup_files::{FileRules, WeightMap, files_for};
 use crate::model::resources::{CgroupResources, CpuBandwidth};
@@ -285,6 +283,22 @@ fn a_masked_cpuset_is_told_and_not_written_again() {
             effective: "0-1".parse().unwrap(),
         }]
     );
+}
+
+#[test]
+fn a_cpuset_that_has_lost_its_last_cpu_gets_its_processes_back() {
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&[on_cpus("pod/app", "1")], &node.cgroups).steps);
+    let wanted = [on_cpus("pod/app", "2")];
+    let file = wanted[0].files[0].0.clone();
+    let seen = node.cgroups.get_mut(&at("pod/app")).unwrap();
+    seen.values.insert(file.clone(), list(""));
+    assert_eq!(node.writes(&wanted), ["app cpuset.cpus=2", "repair app"]);
+
+    // On v2 they have stayed.
+    let seen = node.cgroups.get_mut(&at("pod/app")).unwrap();
+    seen.effective.insert(file, "0-3".parse().unwrap());
+    assert_eq!(node.writes(&wanted), ["app cpuset.cpus=2"]);
 }
 
 #[test]
