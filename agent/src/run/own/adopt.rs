@@ -15,9 +15,11 @@ use super::undecided::LeftContainer;
 use super::{KERNEL_EVENTS, Loop};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
+use crate::config::Compat;
 use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::{Begun, PodState};
 use crate::decide::qos::qos_class;
+use crate::model::admission::Admission;
 use crate::model::container::{self, ContainerState, SpecHash, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
 use crate::model::pod::{Pod, PodUid};
@@ -214,6 +216,9 @@ impl Loop {
                     let is_stored = is_of_this_boot
                         || was_starting && pods::save(&self.paths, &entry.state).is_ok();
                     entry.is_unsaved = !is_stored;
+                    entry.was_in_before_boot = !is_of_this_boot
+                        && self.own.compat == Compat::Ballast
+                        && entry.state.admission == Admission::Admitted;
                     self.pods.insert(entry.uid().clone(), entry);
                 }
             }

@@ -253,7 +253,12 @@ impl Loop {
     /// cannot give, and nothing is taken from others.
     fn lacks(&self, new: &Pod, ending: Ending) -> Option<Refusal> {
         let entry = self.pods.get(&new.uid)?;
-        if is_over(entry) || entry.state.admission != Admission::Admitted {
+        // Nothing of it ends for a new definition before something of it has begun.
+        let is_in = match ending {
+            Ending::No => entry.is_in_already(),
+            Ending::Yes => entry.has_begun(),
+        };
+        if is_over(entry) || entry.state.admission == Admission::Open && !is_in {
             return None;
         }
         let mut others = self.count_pods_but(Some(&new.uid));

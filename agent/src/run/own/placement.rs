@@ -255,8 +255,8 @@ impl Loop {
         if entry.state.admission != Admission::Open || entry.state.ending().is_some() {
             return;
         }
-        // What has begun goes on.
-        if !entry.has_begun()
+        // What has begun goes on, and so does what was in before a boot.
+        if !entry.is_in_already()
             && let Some(refusal) = self.first_refusal(&entry.state.pod)
         {
             self.bar(uid, refusal);
@@ -381,9 +381,9 @@ impl Loop {
         self.conclude(uid, decided, PluginAnswers::default(), None);
     }
 
-    /// Whether the node takes the pod. What has begun has its place, whatever there is by now.
+    /// Whether the node takes the pod. What it has taken has its place, whatever there is by now.
     fn room_for(&mut self, uid: &PodUid) -> Room {
-        let Some(entry) = self.pods.get(uid).filter(|it| !it.has_begun()) else {
+        let Some(entry) = self.pods.get(uid).filter(|it| !it.is_in_already()) else {
             return Room::Is;
         };
         let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
@@ -578,13 +578,13 @@ impl Loop {
         let at = WallTime::from_epoch(clock::wall());
         let asked = took.map(|took| (&tally, took));
         self.metrics.admission(uid, policy, reason, asked, at);
+        // What the node has taken before is among those that were counted.
+        let was_counted = entry.is_in_already();
+        entry.was_in_before_boot = false;
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
-                // What has begun is among those that were counted.
-                if !entry.has_begun()
-                    && let Some(node_info) = &mut self.node_info
-                {
+                if !was_counted && let Some(node_info) = &mut self.node_info {
                     node_info.take(&entry.state.pod);
                 }
                 self.told.admitted(&entry.pod_ref, &report.holdings);
@@ -604,6 +604,9 @@ impl Loop {
                 self.told.refused(&entry.pod_ref, &refusal);
                 entry.state.admission = Admission::Refused(refusal);
                 entry.seen_at = None;
+                if was_counted {
+                    self.node_info = None;
+                }
             }
         }
     }

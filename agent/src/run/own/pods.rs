@@ -184,6 +184,8 @@ pub(super) struct PodEntry {
     pub is_dirty: bool,
     /// The stored state is behind.
     pub is_unsaved: bool,
+    /// It was in when the node was booted, and its place is not decided since. With `compat: kubelet` nobody asks.
+    pub was_in_before_boot: bool,
     /// A reading of the manifests in this life of the agent had it.
     pub is_confirmed: bool,
     /// Why it is not acted upon yet.
@@ -244,6 +246,7 @@ impl PodEntry {
             is_known_stale: false,
             is_dirty: true,
             is_unsaved: true,
+            was_in_before_boot: false,
             is_confirmed: false,
             blocked: None,
             occupied: None,
@@ -329,11 +332,16 @@ impl PodEntry {
         containers.any(|it| it.state != ContainerState::NotStarted)
     }
 
-    /// Counts for the budgets: it runs or will run. What has begun counts while its place is decided again.
+    /// The node has taken it, whatever there is by now.
+    pub(super) fn is_in_already(&self) -> bool {
+        self.was_in_before_boot || self.has_begun()
+    }
+
+    /// Counts for the budgets: it runs or will run. What the node has taken counts while its place is decided again.
     pub(super) fn is_active(&self) -> bool {
         let is_in = match self.state.admission {
             Admission::Admitted => true,
-            Admission::Open => self.has_begun(),
+            Admission::Open => self.is_in_already(),
             Admission::Refused(_) => false,
         };
         is_in
@@ -557,18 +565,21 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_counts_while_its_place_is_decided_again() {
+    fn what_the_node_has_taken_counts_while_its_place_is_decided_again() {
+        let new = ContainerState::NotStarted;
         let running = ContainerState::Running {
             started_at: Duration::ZERO,
         };
-        for (admission, state, counts) in [
-            (Admission::Open, ContainerState::NotStarted, false),
-            (Admission::Open, running, true),
-            (Admission::Admitted, ContainerState::NotStarted, true),
+        for (admission, state, was_in_before_boot, counts) in [
+            (Admission::Open, new.clone(), false, false),
+            (Admission::Open, new.clone(), true, true),
+            (Admission::Open, running, false, true),
+            (Admission::Admitted, new, false, true),
         ] {
             let mut entry = entry(0);
             entry.state.admission = admission;
             entry.state.containers[0].state = state;
+            entry.was_in_before_boot = was_in_before_boot;
             assert_eq!(entry.is_active(), counts, "{:?}", entry.state);
         }
     }

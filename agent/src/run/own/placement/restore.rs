@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::super::Loop;
+use super::super::pods::PodEntry;
 use super::super::system_cpus::while_online;
 use crate::apply::checkpoint;
 use crate::config::{CpuManagerPolicy, MemoryManagerPolicy};
 use crate::decide::placement::cpu::exclusive_cpus;
+use crate::decide::placement::devices::DeviceManager;
 use crate::decide::placement::managers::{Books, Managers, PlacementError, StateFault};
 use crate::decide::placement::record::AdmissionRecord;
 use crate::decide::qos::qos_class;
@@ -80,11 +82,21 @@ impl Loop {
         };
         books.devices.prepared = self.placement.load_prepared();
         let faults = self.placement.managers.adopt(books);
+        self.release_after_boot();
         self.reopen(&faults, MoveReason::Restart);
         let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
         self.placement.gives_back = was_pinned && is_off;
         self.books_changed();
         self.is_pool_moved = true;
+    }
+
+    /// After a boot a plugin may call its devices otherwise, and has prepared none of them: who held some is placed anew.
+    fn release_after_boot(&mut self) {
+        let managers = &mut self.placement.managers;
+        let anew = held_before_boot(&self.pods, &managers.devices);
+        if !anew.is_empty() {
+            managers.retain(|uid, _| !anew.contains(uid));
+        }
     }
 
     /// The machine is another: CPUs went or came. What fits stays, the rest is placed again.
@@ -301,5 +313,60 @@ impl<T: Default> Found<T> {
             Self::Kept(state) | Self::Rebuilt(state) => state,
             Self::OtherPolicy => T::default(),
         }
+    }
+}
+
+/// Pods with devices that were in before this boot, and of which nothing has begun since.
+fn held_before_boot(
+    pods: &BTreeMap<PodUid, PodEntry>,
+    devices: &DeviceManager,
+) -> BTreeSet<PodUid> {
+    let is_meant = |uid: &&PodUid| {
+        let entry = pods.get(*uid);
+        entry.is_some_and(|it| it.was_in_before_boot && !it.has_begun())
+    };
+    devices.holders().filter(is_meant).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::Compat;
+    use crate::decide::eviction::facts::pod_facts;
+    use crate::decide::placement::devices::DeviceBooks;
+    use crate::decide::pod_state::PodState;
+    use crate::decide::testing;
+    use crate::model::time::WallTime;
+
+    #[test]
+    fn devices_are_given_anew_to_pods_that_have_not_begun_since_the_boot() {
+        let mut books = DeviceBooks::default();
+        let mut pods = BTreeMap::new();
+        for (name, was_in_before_boot, state, has_devices) in [
+            ("rebooted", true, ContainerState::NotStarted, true),
+            ("restarted", false, ContainerState::NotStarted, true),
+            ("begun", true, ContainerState::Starting, true),
+            ("without", true, ContainerState::NotStarted, false),
+        ] {
+            let uid = PodUid(name.to_owned());
+            let mut pod = testing::pod("app {}");
+            pod.uid = uid.clone();
+            let facts = pod_facts(&pod, QosClass::BestEffort, Compat::Ballast);
+            let mut of_pod = PodState::new(pod, "boot".to_owned(), WallTime::default());
+            of_pod.containers[0].state = state;
+            let cgroup = CgroupPath::root();
+            let mut entry = PodEntry::new(of_pod, QosClass::BestEffort, cgroup, Arc::new(facts));
+            entry.was_in_before_boot = was_in_before_boot;
+            if has_devices {
+                books.containers.insert(uid.clone(), BTreeMap::new());
+            }
+            pods.insert(uid, entry);
+        }
+        let mut devices = DeviceManager::new(NumaMask::EMPTY, Compat::Ballast);
+        devices.adopt(books);
+        let found = held_before_boot(&pods, &devices);
+        assert_eq!(found, [PodUid("rebooted".to_owned())].into());
     }
 }
