@@ -1,10 +1,11 @@
 //! YAML and JSON text as JSON values, the way Kubernetes reads manifests: YAML is converted to
 //! JSON first, so keys are strings and only the types of JSON are left.
 //!
-//! Invariants: a key stands once in a mapping, unless it is read as kubelet reads its own configuration; an alias cannot
-//! grow a document beyond [`Budget`].
+//! Invariants: a key stands once in a mapping, unless it is read as kubelet reads its own configuration; an alias
+//! stands for the last anchor of its name before it, and cannot grow a document beyond [`Budget`].
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
@@ -141,6 +142,18 @@ fn parse(text: &str, meter: &Meter) -> Result<Value, DocumentError> {
             message: format!("has more than {MAX_DIRECTIVES} lines that begin with `%`"),
         });
     }
+    if let Some((at, name)) = mistaken_alias(text) {
+        let before = &text[..at];
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|it| *it != '\n').count() + 1;
+        return Err(DocumentError {
+            place: Some((line, column)),
+            message: format!(
+                "the alias *{name} would have the value of another anchor, since an anchor is defined more than once: \
+                 give each a name of its own"
+            ),
+        });
+    }
     let seed = Node { meter };
     seed.deserialize(serde_yaml_ng::Deserializer::from_str(text))
         .map_err(|error| {
@@ -150,6 +163,39 @@ fn parse(text: &str, meter: &Meter) -> Result<Value, DocumentError> {
                 message: without_places(&error.to_string()),
             }
         })
+}
+
+/// The first alias that the parser takes for another anchor than the last of its name before it, and where it stands.
+///
+/// The parser numbers an anchor by how many names there are by then, so one that is defined anew can share its number
+/// with another, and the last of them counts for all (serde_yaml_ng 0.10, loader.rs: `next_document`). What looks like
+/// an anchor inside a string counts too.
+fn mistaken_alias(text: &str) -> Option<(usize, &str)> {
+    // Of a name the number of its last anchor, and where that stands.
+    let mut anchors: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut last_of_number: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut aliases = Vec::new();
+    for (at, sign) in text.match_indices(['&', '*']) {
+        let before = text[..at].chars().next_back();
+        let begins = before.is_none_or(|it| it.is_whitespace() || "[{,:".contains(it));
+        let rest = &text[at + 1..];
+        let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_' && it != '-');
+        let name = &rest[..end.unwrap_or(rest.len())];
+        if name.is_empty() || !begins {
+            continue;
+        }
+        if sign == "&" {
+            let number = anchors.len();
+            anchors.insert(name, (number, at));
+            last_of_number.insert(number, at);
+        } else if let Some(anchor) = anchors.get(name) {
+            aliases.push((at, name, *anchor));
+        }
+    }
+    let mut aliases = aliases.into_iter();
+    let (at, name, _) =
+        aliases.find(|(_, _, (number, anchor))| last_of_number.get(number) != Some(anchor))?;
+    Some((at, name))
 }
 
 /// The place is told by its own field, and that of the context (`while parsing ... at line 1

@@ -104,6 +104,41 @@ fn a_stream_is_cut_at_its_markers_and_nowhere_else() {
 }
 
 #[test]
+fn an_alias_has_the_value_of_the_last_anchor_of_its_name_or_is_a_fault() {
+    for (text, value) in [
+        (
+            "a: &x 1\nb: *x\nc: &x 2\nd: *x\n",
+            json!({"a": 1, "b": 1, "c": 2, "d": 2}),
+        ),
+        (
+            "a: &x 1\nb: &y 2\nc: &x 3\nd: {e: *x, f: [*y]}\n",
+            json!({"a": 1, "b": 2, "c": 3, "d": {"e": 3, "f": [2]}}),
+        ),
+        (
+            "a: &x 1\nb: &x 2\nc: &y 3\n",
+            json!({"a": 1, "b": 2, "c": 3}),
+        ),
+        (
+            "a: &x 1\nb: 'x=&x ls *x && y & '\nc: *x\n",
+            json!({"a": 1, "b": "x=&x ls *x && y & ", "c": 1}),
+        ),
+    ] {
+        assert_eq!(yaml(text), value, "{text:?}");
+    }
+    for (text, place) in [
+        ("a: &x 1\nb: &x 2\nc: &y 3\nd: *x\n", "line 4, column 4"),
+        ("- &x 1\n- &x 2\n- [*x]\n- &x 3\n", "line 3, column 4"),
+        (
+            "{a: &x 1, b: &y 2, c: &x 3, d: &y 4, e: *y, f: *x}",
+            "line 1, column 48",
+        ),
+    ] {
+        let right = format!("{place}: the alias *x would have the value of another anchor, ");
+        assert!(fault(text).starts_with(&right), "{}", fault(text));
+    }
+}
+
+#[test]
 fn aliases_cannot_outgrow_the_budget() {
     let mut nodes = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..9 {
