@@ -77,9 +77,8 @@ impl Parser<'_> {
             return self.documents(values);
         }
         let chunks = split_stream(text);
-        let budget = share(chunks.len());
         for (index, chunk) in chunks.iter().take(MAX_DOCUMENTS).enumerate() {
-            self.chunk(index + 1, *chunk, budget);
+            self.chunk(index + 1, *chunk, share(chunks.len(), chunk.text));
         }
         self.check_number("documents", chunks.len(), MAX_DOCUMENTS);
     }
@@ -316,18 +315,20 @@ impl Parser<'_> {
     }
 }
 
-/// The budget of one of `n_documents`: enough for any pod, and bounded for all of them together.
-fn share(n_documents: usize) -> Budget {
+/// The budget of one of `n_documents`: enough for any pod and for what its `text` has without aliases, and bounded for
+/// all of them together.
+fn share(n_documents: usize, text: &str) -> Budget {
     /// More than ten containers with a hundred variables each.
     const SMALLEST: usize = 10_000;
     /// Bytes of one pod: more than etcd takes (1.5 MiB, `--max-request-bytes`). A record of it, in which a character may
     /// take six, is within what a record may have.
     const MOST_TEXT: usize = 2 << 20;
     let whole = Budget::default();
-    let part = |all: usize| (all / n_documents.max(1)).max(SMALLEST);
+    let part = |all: usize, own: usize| (all / n_documents.max(1)).max(SMALLEST).max(own);
     Budget {
-        nodes: part(whole.nodes),
-        text_bytes: part(whole.text_bytes).min(MOST_TEXT),
+        // A value takes a character, and another one parts it from the next.
+        nodes: part(whole.nodes, text.len() / 2).min(whole.nodes),
+        text_bytes: part(whole.text_bytes, text.len()).min(MOST_TEXT),
     }
 }
 

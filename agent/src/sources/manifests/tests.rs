@@ -964,6 +964,23 @@ fn hostile_files_are_bounded() {
 }
 
 #[test]
+fn a_long_document_among_many_is_read_as_one_alone_is() {
+    let fixture = Fixture::new("uneven");
+    let variables: Vec<String> = (0..3_000)
+        .map(|i| format!("{{name: V{i}, value: x}}"))
+        .collect();
+    let mut documents = vec![pod_with(
+        "long",
+        &format!(", env: [{}]", variables.join(", ")),
+    )];
+    documents.extend((0..30).map(|i| pod(&format!("short-{i}"))));
+    fixture.put("a.yaml", documents.join("---\n"));
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    assert_eq!(scan.pods.len(), documents.len());
+}
+
+#[test]
 fn a_manifest_whose_name_is_no_text_is_told() {
     let fixture = Fixture::new("no-text");
     let name = OsStr::from_bytes(b"w\xffb.yaml");
