@@ -246,7 +246,7 @@ impl Resolver<'_> {
                 return None;
             }
         };
-        match list.get(name) {
+        match list.get(name).or_else(|| self.limit_of_pod(&from.resource)) {
             Some(amount) => Some(divided(amount, &divisor, name)),
             None if from.resource.starts_with("limits.")
                 && self.pod.origin == PodOrigin::Manifest =>
@@ -260,6 +260,15 @@ impl Resolver<'_> {
             }
             None => Some("0".to_owned()),
         }
+    }
+
+    /// That of a container without one of its own, if `resource` is a limit (pkg/kubelet/kubelet_resources.go, v1.36:
+    /// `defaultPodLimitsForDownwardAPI`). 0 is none.
+    fn limit_of_pod(&self, resource: &str) -> Option<&Quantity> {
+        let name = resource.strip_prefix("limits.")?;
+        let limits = &self.pod.resources.as_ref()?.limits;
+        let limit = limits.get(name).filter(|it| !it.is_zero());
+        limit.filter(|_| matches!(name, "cpu" | "memory"))
     }
 
     /// A container of the pod: the one named, else the one that holds the variable.

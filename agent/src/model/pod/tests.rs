@@ -387,6 +387,41 @@ fn variables_that_cannot_be_resolved_say_so() {
 }
 
 #[test]
+fn a_container_without_a_limit_of_its_own_has_that_of_its_pod_in_variables() {
+    let of = |resource: &str, of_pod: Value| {
+        let from = json!({"resourceFieldRef": {"resource": resource}});
+        convert(
+            manifest(json!({
+                "containers": [{
+                    "name": "a",
+                    "env": [{"name": "X", "valueFrom": from}],
+                    "resources": {"limits": {"cpu": "2"}},
+                }],
+                "resources": {"limits": of_pod},
+            })),
+            PodOrigin::Manifest,
+        )
+    };
+    let both = || json!({"cpu": "4", "memory": "1Gi"});
+    for (resource, value) in [
+        ("limits.cpu", "2"),
+        ("limits.memory", "1073741824"),
+        ("requests.memory", "0"),
+    ] {
+        let pod = of(resource, both()).unwrap_or_else(|faults| panic!("{resource}: {faults:?}"));
+        assert_eq!(pod.containers[0].env[0].value, value, "{resource}");
+    }
+    for (resource, of_pod) in [
+        ("limits.memory", json!({"cpu": "4", "memory": "0"})),
+        ("limits.ephemeral-storage", both()),
+    ] {
+        let faults = of(resource, of_pod).expect_err("there is no limit");
+        let right = "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource";
+        assert_eq!(faults[0].path, right, "{resource}");
+    }
+}
+
+#[test]
 fn what_is_not_honoured_is_a_warning() {
     let pod = good(json!({
         "activeDeadlineSeconds": 5,

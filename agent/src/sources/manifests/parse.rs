@@ -226,9 +226,12 @@ impl Parser<'_> {
             };
             self.warn(place, name.as_ref(), &[fault]);
         }
+        let leaves_out = self.reading.leaves_out_pod_resources;
+        let spec = typed.spec.as_mut();
+        let left_out = spec.and_then(|it| it.resources.take_if(|_| leaves_out));
         match Pod::from_v1(&typed, PodOrigin::Manifest) {
             Ok(mut pod) => {
-                if self.reading.leaves_out_pod_resources && pod.resources.take().is_some() {
+                if left_out.is_some() {
                     let message = "is ignored: the feature gate PodLevelResources is off";
                     pod.warnings
                         .push(FieldFault::new("spec.resources", message));

@@ -264,6 +264,19 @@ fn resources_of_a_pod_that_are_left_out_are_told() {
     assert!(!has_resources(&left_out), "{left_out:?}");
     let uids = |scan: &ManifestScan| scan.pods.keys().cloned().collect::<Vec<_>>();
     assert_eq!(uids(&left_out), uids(&taken), "it is the same pod");
+    // Nor has a variable a limit that nobody keeps.
+    fixture.put(
+        "a.yaml",
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {resources: {limits: {memory: 1Gi}}, \
+         containers: [{name: c, command: [run], \
+         env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory}}}]}]}}",
+    );
+    assert_eq!(fixture.scan().faults, []);
+    let left_out = fixture.directory().with_pod_level_resources(false).scan();
+    let field = "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource";
+    let right =
+        format!("a.yaml: document 1: pod default/web: {field}: container `c` has no limits.memory");
+    assert_eq!(faults(&left_out), [right]);
 }
 
 #[test]
