@@ -180,11 +180,17 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
                 );
             }
         }
-        if container.run_as_non_root && container.run_as_user == Some(0) {
-            found.fault(
-                format!("{path}.securityContext.runAsUser"),
-                "0 is root, which runAsNonRoot forbids",
-            );
+        let user = format!("{path}.securityContext.runAsUser");
+        match container.run_as_user {
+            Some(0) if container.run_as_non_root => {
+                found.fault(user, "0 is root, which runAsNonRoot forbids");
+            }
+            None if container.run_as_non_root => found.warn(
+                user,
+                "is missing, so nothing can be started: runAsNonRoot forbids root, and the process runtime uses no \
+                 images",
+            ),
+            _ => {}
         }
     }
     huge_pages_alone(&[&pod.overhead], "spec.overhead", found);

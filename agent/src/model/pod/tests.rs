@@ -594,6 +594,23 @@ fn what_would_run_an_image_says_what_runs_instead() {
 }
 
 #[test]
+fn a_user_that_only_an_image_names_is_warned_of() {
+    let right = "spec.containers[0].securityContext.runAsUser: is missing, so nothing can be started: runAsNonRoot \
+                 forbids root, and the process runtime uses no images";
+    let warned = |of_pod: Value, of_container: Value| {
+        let container = json!({"name": "app", "securityContext": of_container});
+        let pod = good(json!({"containers": [container], "securityContext": of_pod}));
+        let warnings = pod.warnings.iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    let non_root = || json!({"runAsNonRoot": true});
+    assert_eq!(warned(non_root(), json!({})), [right]);
+    assert_eq!(warned(json!({}), non_root()), [right]);
+    assert_eq!(warned(json!({"runAsUser": 99}), non_root()), [""; 0]);
+    assert_eq!(warned(non_root(), json!({"runAsNonRoot": false})), [""; 0]);
+}
+
+#[test]
 fn a_memory_limit_that_holds_nothing_is_warned_of() {
     let limited = |memory: &str| {
         let pod = good(json!({"containers": [{
