@@ -50,6 +50,7 @@ pub enum Because {
     Scheduler,
     Secrets,
     ServiceAccounts,
+    Signals,
     Streams,
     Sysctls,
     TerminationMessages,
@@ -119,6 +120,7 @@ impl fmt::Display for Because {
             Self::ServiceAccounts => {
                 "a pod of a manifest cannot refer to service accounts, which only an API server has"
             }
+            Self::Signals => "containers are told to end by SIGTERM",
             Self::Streams => "processes have no standard input and no terminal",
             Self::Sysctls => "sysctls of pods are not set",
             Self::TerminationMessages => "termination messages are not read",
@@ -172,7 +174,13 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].imagePullPolicy",
             unless(&["Always", "IfNotPresent", "Never"], Images),
         ),
-        ("containers[].lifecycle", ignored(Hooks)),
+        ("containers[].lifecycle", Honoured),
+        ("containers[].lifecycle.postStart", ignored(Hooks)),
+        ("containers[].lifecycle.preStop", ignored(Hooks)),
+        (
+            "containers[].lifecycle.stopSignal",
+            unless(&["SIGTERM"], Signals),
+        ),
         ("containers[].livenessProbe", ignored(Probes)),
         ("containers[].name", Honoured),
         // A port of the host that two pods ask for is a conflict.

@@ -57,6 +57,7 @@ fn every_field_has_a_row_and_every_row_a_field() {
         ("affinity", fields_of::<v1::Affinity>()),
         ("affinity.nodeAffinity", fields_of::<v1::NodeAffinity>()),
         ("containers[]", fields_of::<v1::Container>()),
+        ("containers[].lifecycle", fields_of::<v1::Lifecycle>()),
         (
             "containers[].resources",
             fields_of::<v1::ResourceRequirements>(),
@@ -303,6 +304,26 @@ fn a_profile_in_an_annotation_is_told_as_the_field_is() {
     for profile in ["unconfined", ""] {
         assert_eq!(told(profile), [""; 0], "{profile}");
     }
+}
+
+#[test]
+fn a_signal_to_end_by_is_told_apart_from_hooks() {
+    let told = |lifecycle: serde_json::Value| {
+        let container = json!({"name": "app", "command": ["x"], "lifecycle": lifecycle});
+        judged(json!({"containers": [container]})).1
+    };
+    let of = |field: &str, because: Because| {
+        format!("spec.containers[0].lifecycle.{field}: is ignored: {because}")
+    };
+    assert_eq!(
+        told(json!({"preStop": {"sleep": {"seconds": 1}}, "stopSignal": "SIGUSR1"})),
+        [
+            of("preStop", Because::Hooks),
+            of("stopSignal", Because::Signals)
+        ]
+    );
+    assert_eq!(told(json!({"stopSignal": "SIGTERM"})), [""; 0]);
+    assert_eq!(told(json!({})), [""; 0]);
 }
 
 #[test]
