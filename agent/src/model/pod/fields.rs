@@ -30,6 +30,7 @@ pub enum Treatment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
     ApiServer,
+    Capabilities,
     Claims,
     ConfigMaps,
     Credentials,
@@ -66,6 +67,7 @@ impl Because {
         matches!(
             self,
             Self::ApiServer
+                | Self::Capabilities
                 | Self::Images
                 | Self::Scheduler
                 | Self::TerminationMessages
@@ -79,6 +81,9 @@ impl fmt::Display for Because {
         f.write_str(match self {
             Self::ApiServer => {
                 "there is no API server to which conditions and services of a pod are known"
+            }
+            Self::Capabilities => {
+                "root has those of the agent in any case, and others those of their program's file"
             }
             Self::Claims => {
                 "a pod of a manifest cannot refer to claims, which only an API server has"
@@ -207,8 +212,13 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].securityContext.appArmorProfile.type",
             unless(&["Unconfined"], Isolation),
         ),
+        ("containers[].securityContext.capabilities", Honoured),
         (
-            "containers[].securityContext.capabilities",
+            "containers[].securityContext.capabilities.add",
+            ignored(Capabilities),
+        ),
+        (
+            "containers[].securityContext.capabilities.drop",
             ignored(Isolation),
         ),
         ("containers[].securityContext.privileged", Honoured),

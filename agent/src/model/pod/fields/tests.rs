@@ -71,6 +71,10 @@ fn every_field_has_a_row_and_every_row_a_field() {
             fields_of::<v1::AppArmorProfile>(),
         ),
         (
+            "containers[].securityContext.capabilities",
+            fields_of::<v1::Capabilities>(),
+        ),
+        (
             "containers[].securityContext.seccompProfile",
             fields_of::<v1::SeccompProfile>(),
         ),
@@ -324,6 +328,34 @@ fn a_signal_to_end_by_is_told_apart_from_hooks() {
     );
     assert_eq!(told(json!({"stopSignal": "SIGTERM"})), [""; 0]);
     assert_eq!(told(json!({})), [""; 0]);
+}
+
+/// Without those that are dropped a process would be less free.
+#[test]
+fn capabilities_that_are_added_are_minor_and_told_apart_from_those_that_are_dropped() {
+    let spec = json!({"containers": [{
+        "name": "a",
+        "command": ["x"],
+        "securityContext": {"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}},
+    }]});
+    let spec: v1::PodSpec = serde_json::from_value(spec).expect("a PodSpec");
+    let mut found = Findings::default();
+    judge(&BTreeMap::new(), &spec, &mut found);
+    let told: Vec<_> = found
+        .warnings
+        .iter()
+        .map(|it| (it.to_string(), it.is_minor))
+        .collect();
+    let of = |field: &str, because: Because| {
+        format!("spec.containers[0].securityContext.capabilities.{field}: is ignored: {because}")
+    };
+    assert_eq!(
+        told,
+        [
+            (of("add", Because::Capabilities), true),
+            (of("drop", Because::Isolation), false),
+        ]
+    );
 }
 
 #[test]
