@@ -156,10 +156,11 @@ impl Resolver<'_> {
         if optional == Some(true) || self.pod.origin == PodOrigin::Api {
             found.warn(path, "is not resolved; its variables are left out");
         } else {
-            found.fault(
-                path,
-                "cannot be resolved without an API server; give a value, or mark it optional",
-            );
+            let why = match field {
+                "fileKeyRef" => "is not read: its file may be written after the pod is let in",
+                _ => "cannot be resolved without an API server",
+            };
+            found.fault(path, format!("{why}; give a value, or mark it optional"));
         }
     }
 

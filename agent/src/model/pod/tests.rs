@@ -375,6 +375,12 @@ fn variables_that_cannot_be_resolved_say_so() {
     let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
     let pod = variables(from(optional), no_status()).expect("left out");
     assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
+    let of_file = json!({"fileKeyRef": {"volumeName": "v", "path": "env", "key": "k"}});
+    let of_file = variables(from(of_file), no_status()).expect_err("a fault");
+    assert_eq!(
+        of_file[0].message,
+        "is not read: its file may be written after the pod is let in; give a value, or mark it optional"
+    );
     let both = json!([{"name": "X", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]);
     let both = variables(both, no_status()).expect_err("a fault");
     assert_eq!(both[0].message, "has both value and valueFrom");
