@@ -16,6 +16,10 @@ use crate::model::pod::PodUid;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sys::{Dir, FsError, Tree, Trees};
 
+/// How far below a container its processes are looked for: crun has them one level further down, and systemd, as the
+/// first process of a container, one more.
+pub const PROCESSES_BELOW: usize = 2;
+
 /// Every cgroup below which a kubelet has its `kubepods`, whatever the driver: of those that are at most one
 /// level below the mount, and of those that somebody has named. More than one: of a test, of a second
 /// kubelet, of an agent that makes cgroups itself.
@@ -134,7 +138,7 @@ fn pods_of_tree(
             let below = owner.path.below(kubepods).unwrap_or_default();
             if dir
                 .descend(below.split('/'))
-                .is_ok_and(|it| has_process(&it))
+                .is_ok_and(|it| has_process(&it, PROCESSES_BELOW))
             {
                 live.insert(uid);
             }
@@ -147,19 +151,20 @@ fn pods_of_tree(
     })
 }
 
-/// In a container, or one level further down, where crun has them.
-fn has_process(dir: &Dir) -> bool {
-    let is_in = |dir: &Dir| {
-        let text = dir.read_text("cgroup.procs");
-        text.is_ok_and(|it| !it.trim().is_empty())
+/// In a container, or at most so many levels further down, see [`PROCESSES_BELOW`].
+fn has_process(dir: &Dir, depth: usize) -> bool {
+    let text = dir.read_text("cgroup.procs");
+    if text.is_ok_and(|it| !it.trim().is_empty()) {
+        return true;
+    }
+    let below = match depth {
+        0 => Vec::new(),
+        _ => dir.list_dirs().unwrap_or_default(),
     };
-    let below = || dir.list_dirs().unwrap_or_default();
-    let is_below = || {
-        below()
-            .iter()
-            .any(|it| dir.open_dir(it).is_ok_and(|it| is_in(&it)))
-    };
-    is_in(dir) || is_below()
+    below.iter().any(|it| {
+        let child = dir.open_dir(it);
+        child.is_ok_and(|it| has_process(&it, depth - 1))
+    })
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
@@ -533,14 +538,19 @@ mod tests {
         let class = "kubepods.slice/kubepods-burstable.slice";
         let pod = format!("{class}/kubepods-burstable-poda.slice");
         let scope = format!("{pod}/cri-containerd-{ID}.scope/container");
+        let nested = format!("{scope}/init.scope");
         let [one, two] = ["b", "c"].map(|it| format!("kubepods/burstable/pod{it}/{ID}"));
-        let all = [one.clone(), two.clone(), scope.clone()];
+        let all = [one.clone(), two.clone(), nested.clone()];
         assert_eq!(
             shown("both", &all, &[&one, &two, &scope]),
             ["/ /kubepods 2 true", "/ /kubepods.slice 1 true"]
         );
         assert_eq!(
             shown("one", &all, &[&scope]),
+            ["/ /kubepods 0 true", "/ /kubepods.slice 1 true"]
+        );
+        assert_eq!(
+            shown("nested", &all, &[&nested]),
             ["/ /kubepods 0 true", "/ /kubepods.slice 1 true"]
         );
         // The same where each driver has a root of its own.

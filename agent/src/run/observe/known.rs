@@ -18,6 +18,7 @@ use crate::model::record::PodRef;
 use crate::model::stats::{KnownContainer, KnownPod, KnownSandbox};
 use crate::model::time::WallTime;
 use crate::runtime::HostProcess;
+use crate::sources::kube_tree::PROCESSES_BELOW;
 use crate::sys::{Dir, clock};
 
 /// Processes of a container whose starts are compared, at most: arbitrary, a read of some 10 us each. v2 lists them as
@@ -261,19 +262,21 @@ fn made_at(tree: &KubeTree, path: &CgroupPath) -> WallTime {
     WallTime::from_epoch(changed.unwrap_or_else(clock::wall))
 }
 
-/// The process of a cgroup that was started first: those of probes and of `kubectl exec` come later. crun has them one
-/// level further down, where the latter may have a cgroup of their own. `started_at` says when a process was started;
-/// `None`: it is gone.
+/// The process of a cgroup that was started first: those of probes and of `kubectl exec` come later. They may all be
+/// further down, see [`PROCESSES_BELOW`]; with crun the latter have a cgroup of their own there. `started_at` says when
+/// a process was started; `None`: it is gone.
 fn first_started(dir: &Dir, started_at: impl Fn(u32) -> Option<Duration>) -> Option<u32> {
-    let list = |dir: &Dir| {
-        let text = dir.read_text("cgroup.procs").unwrap_or_default();
-        parse_pids(&text).unwrap_or_default()
-    };
-    let mut pids = list(dir);
-    if pids.is_empty() && !matches!(dir.n_dirs(), Ok(Some(0))) {
-        let below = dir.list_dirs().ok()?;
-        let below = below.iter().filter_map(|it| dir.open_dir(it).ok());
-        pids = below.flat_map(|it| list(&it)).collect();
+    let mut pids = listed(dir);
+    let mut level = Vec::new();
+    for depth in 0..PROCESSES_BELOW {
+        if !pids.is_empty() {
+            break;
+        }
+        level = match depth {
+            0 => below(dir),
+            _ => level.iter().flat_map(below).collect(),
+        };
+        pids = level.iter().flat_map(listed).collect();
     }
     if let [pid] = pids[..] {
         return Some(pid);
@@ -281,6 +284,22 @@ fn first_started(dir: &Dir, started_at: impl Fn(u32) -> Option<Duration>) -> Opt
     let pids = pids.into_iter().take(MOST_COMPARED);
     let started = pids.filter_map(|pid| Some((started_at(pid)?, pid)));
     started.min().map(|(_, pid)| pid)
+}
+
+/// The processes of a cgroup itself.
+fn listed(dir: &Dir) -> Vec<u32> {
+    let text = dir.read_text("cgroup.procs").unwrap_or_default();
+    parse_pids(&text).unwrap_or_default()
+}
+
+/// The cgroups right below one.
+fn below(dir: &Dir) -> Vec<Dir> {
+    let names = match dir.n_dirs() {
+        Ok(Some(0)) => Vec::new(),
+        _ => dir.list_dirs().unwrap_or_default(),
+    };
+    let below = names.iter().filter_map(|it| dir.open_dir(it).ok());
+    below.collect()
 }
 
 #[cfg(test)]
@@ -328,7 +347,11 @@ mod tests {
             dir.make_dir(below).expect("it is new");
         }
         assert_eq!(found(), None);
+        // systemd is in a cgroup of its own by then.
+        let container = dir.open_dir("container").expect("it is there");
+        container.make_dir("init.scope").expect("it is new");
         for (cgroup, pids, first) in [
+            ("container/init.scope/", "50\n", Some(50)),
             ("a-probe/", "30\n", Some(30)),
             ("container/", "40\n45\n", Some(45)),
             // It has ended meanwhile.
