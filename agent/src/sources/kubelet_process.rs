@@ -36,6 +36,13 @@ pub enum Program {
     Other,
 }
 
+/// Where the runtimes that k3s and MicroK8s bring along have their sockets.
+const SOCKETS_OF_K3S: &[&str] = &[
+    "/run/k3s/containerd/containerd.sock",
+    "/run/k3s/cri-dockerd/cri-dockerd.sock",
+];
+const SOCKETS_OF_MICROK8S: &[&str] = &["/var/snap/microk8s/common/run/containerd.sock"];
+
 /// The verb by which MicroShift runs: others of it come and go beside it.
 const MICROSHIFT_VERB: &str = "run";
 
@@ -97,6 +104,15 @@ impl KubeletProcess {
     /// Whether its command line and files tell by what it is run.
     pub fn has_settings(&self) -> bool {
         self.program != Program::Other
+    }
+
+    /// Where the runtime that the program brings along may have its socket; empty: it brings none along.
+    pub fn sockets_of_its_own(&self) -> &'static [&'static str] {
+        match self.name.as_str() {
+            "k3s-server" | "k3s-agent" => SOCKETS_OF_K3S,
+            "kubelite" => SOCKETS_OF_MICROK8S,
+            _ => &[],
+        }
     }
 
     /// Whether it still runs.

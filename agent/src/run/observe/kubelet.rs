@@ -18,6 +18,7 @@ use crate::config::{
     ConfigError, DEFAULT_EDGECORE_FILE, DEFAULT_ROOT_DIRECTORY, EdgeCore, KubeletConfig,
     KubeletFlags, KubeletSettings, ObserveConfig, Serving, is_drop_in,
 };
+use crate::cri;
 use crate::model::api_server::ToldSettings;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
@@ -328,13 +329,25 @@ impl Kubelets {
     }
 }
 
-/// That of the kubelet's runtime, if there is one kubelet, and it tells.
-pub(super) fn runtime_socket(observe: &ObserveConfig) -> Option<PathBuf> {
-    if !observe.asks_kubelet {
-        return None;
+/// That of the kubelet's runtime, if there is one kubelet, and it tells; else those that runtimes have by default. The
+/// runtime of the program that the kubelet is in comes first: another one beside it knows nobody.
+pub(super) fn runtime_sockets(root: &Root, observe: &ObserveConfig) -> Vec<PathBuf> {
+    if observe.asks_kubelet
+        && let Ok(kubelet) = Kubelet::find(root, observe, None)
+        && let Some(socket) = kubelet.settings.runtime_socket
+    {
+        return vec![socket];
     }
-    let kubelet = Kubelet::find(&Root::host(), observe, None).ok()?;
-    kubelet.settings.runtime_socket
+    let programs = kubelet_process::find(root);
+    let of_node = programs.iter().filter(|it| it.is_of_the_node(root));
+    let own = of_node.flat_map(KubeletProcess::sockets_of_its_own);
+    let mut sockets: Vec<PathBuf> = own.map(PathBuf::from).collect();
+    for known in cri::known_sockets() {
+        if !sockets.contains(&known) {
+            sockets.push(known);
+        }
+    }
+    sockets
 }
 
 /// Looks up how the kubelet is asked whose pods lie below `pods`, the root of the tree, as far as that is known.

@@ -22,7 +22,7 @@ use crate::model::workload::Workload;
 use crate::observe::metrics::Unnamed;
 use crate::run::RunError;
 use crate::sources::wakers::Bell;
-use crate::sys::clock;
+use crate::sys::{Root, clock};
 
 /// Nobody is asked.
 pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: runtime.type is none, so \
@@ -57,10 +57,10 @@ pub(super) fn ask_runtime(
         false => Follows::Lists,
     };
     let (observe, of_sockets) = (observe.clone(), Arc::clone(tree));
-    // One that does not tell on its command line was asked.
-    let of_kubelet = move || {
-        let known = of_sockets.runtime_socket();
-        known.or_else(|| kubelet::runtime_socket(&observe))
+    let of_kubelet = move || match of_sockets.runtime_socket() {
+        // One that does not tell on its command line was asked.
+        Some(known) => vec![known],
+        None => kubelet::runtime_sockets(&Root::host(), &observe),
     };
     let sockets = move || sockets(endpoint.as_deref(), &of_kubelet);
     let of_sink = Arc::clone(tree);
@@ -70,15 +70,14 @@ pub(super) fn ask_runtime(
     Ok(Some(cri))
 }
 
-/// The configured one alone, or that of the kubelet, or those that runtimes have by default.
-fn sockets(endpoint: Option<&Path>, of_kubelet: impl Fn() -> Option<PathBuf>) -> Vec<PathBuf> {
-    let one = endpoint.map(Path::to_owned).or_else(of_kubelet);
-    one.map_or_else(cri::known_sockets, |it| vec![it])
+/// The configured one alone, or those that the kubelet may have.
+fn sockets(endpoint: Option<&Path>, of_kubelet: impl Fn() -> Vec<PathBuf>) -> Vec<PathBuf> {
+    endpoint.map_or_else(of_kubelet, |it| vec![it.to_owned()])
 }
 
 /// For `ballast check`.
 pub(super) fn probe(endpoint: Option<&Path>, observe: &ObserveConfig) -> RuntimeStatus {
-    let of_kubelet = || kubelet::runtime_socket(observe);
+    let of_kubelet = || kubelet::runtime_sockets(&Root::host(), observe);
     cri::probe(&sockets(endpoint, of_kubelet)).unwrap_or_else(|error| RuntimeStatus {
         fault: Some(format!("ask the runtime: {error}")),
         ..RuntimeStatus::default()
@@ -243,12 +242,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_socket_is_asked_where_somebody_names_it_and_else_all_that_are_known() {
-        let of_kubelet = || Some(PathBuf::from("/b.sock"));
+    fn one_socket_is_asked_where_it_is_configured_and_else_those_of_kubelet() {
+        let of_kubelet = || vec![PathBuf::from("/b.sock")];
         let configured = Path::new("/a.sock");
         assert_eq!(sockets(Some(configured), of_kubelet), [configured]);
-        assert_eq!(sockets(Some(configured), || None), [configured]);
         assert_eq!(sockets(None, of_kubelet), [Path::new("/b.sock")]);
-        assert_eq!(sockets(None, || None), cri::known_sockets());
     }
 }

@@ -182,6 +182,47 @@ fn one_within_another_program_is_asked_where_all_listen() {
     assert_eq!(asked(&none, ""), Err("no kubelet runs".to_owned()));
 }
 
+/// A runtime that somebody else uses, or nobody, may be there too.
+#[test]
+fn the_runtime_that_a_program_with_a_kubelet_inside_brings_along_is_asked_first() {
+    let sockets = |programs: &[(u32, &str)], is_of_node: bool, observe: &ObserveConfig| {
+        let node = Node::new("kubelet-runtime");
+        for (pid, name) in programs {
+            node.start(*pid, name, 0, &format!("{name} --max-pods=7"));
+            node.enter_all_of_the_node(&pid.to_string());
+            if !is_of_node {
+                node.enter(&pid.to_string(), "pid", "[2]");
+            }
+        }
+        let found = runtime_sockets(&node.root(), observe);
+        let mut sorted = [found.clone(), cri::known_sockets()];
+        sorted.iter_mut().for_each(|it| it.sort());
+        let is_all = sorted[0] == sorted[1];
+        (found[0].display().to_string(), is_all)
+    };
+    let asking = ObserveConfig {
+        asks_kubelet: true,
+        ..ObserveConfig::default()
+    };
+    let first = |programs: &[(u32, &str)]| sockets(programs, true, &asking);
+    let usual = "/run/containerd/containerd.sock";
+    let of_k3s = "/run/k3s/containerd/containerd.sock";
+    let of_microk8s = "/var/snap/microk8s/common/run/containerd.sock";
+    assert_eq!(first(&[]), (usual.to_owned(), true));
+    assert_eq!(first(&[(7, "k3s-server")]), (of_k3s.to_owned(), true));
+    assert_eq!(first(&[(7, "k3s-agent")]), (of_k3s.to_owned(), true));
+    assert_eq!(first(&[(7, "kubelite")]), (of_microk8s.to_owned(), true));
+    // One that tells is believed.
+    let both = [(7, "k3s-server"), (8, "kubelet")];
+    assert_eq!(first(&both), (usual.to_owned(), false));
+    // Of another node, which is a container.
+    let found = sockets(&[(7, "k3s-server")], false, &asking);
+    assert_eq!(found, (usual.to_owned(), true));
+    // Its files are named, so that it is not asked.
+    let found = sockets(&[(7, "k3s-server")], true, &ObserveConfig::default());
+    assert_eq!(found, (of_k3s.to_owned(), true));
+}
+
 #[test]
 fn its_files_are_read_as_it_sees_them() {
     let node = Node::new("kubelet-files");
