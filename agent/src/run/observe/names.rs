@@ -22,7 +22,7 @@ use crate::model::workload::Workload;
 use crate::observe::metrics::Unnamed;
 use crate::run::RunError;
 use crate::sources::wakers::Bell;
-use crate::sys::{Root, clock};
+use crate::sys::{Root, clock, unix_socket};
 
 /// Nobody is asked.
 pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: runtime.type is none, so \
@@ -72,7 +72,28 @@ pub(super) fn ask_runtime(
 
 /// The configured one alone, or those that the kubelet may have.
 fn sockets(endpoint: Option<&Path>, of_kubelet: impl Fn() -> Vec<PathBuf>) -> Vec<PathBuf> {
-    endpoint.map_or_else(of_kubelet, |it| vec![it.to_owned()])
+    let Some(endpoint) = endpoint else {
+        let all = of_kubelet().into_iter();
+        return all.map(|it| as_seen_here(it, is_socket)).collect();
+    };
+    vec![endpoint.to_owned()]
+}
+
+/// A socket of kubelet, as the agent finds it: on a node `/var/run` is `/run`, and in a container it is a directory of
+/// its own, if it is there.
+fn as_seen_here(socket: PathBuf, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+    let Ok(below) = socket.strip_prefix("/var/run") else {
+        return socket;
+    };
+    let other = Path::new("/run").join(below);
+    match !is_there(&socket) && is_there(&other) {
+        true => other,
+        false => socket,
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    matches!(unix_socket::version(path), Ok(Some(_)))
 }
 
 /// For `ballast check`.
@@ -247,5 +268,38 @@ mod tests {
         let configured = Path::new("/a.sock");
         assert_eq!(sockets(Some(configured), of_kubelet), [configured]);
         assert_eq!(sockets(None, of_kubelet), [Path::new("/b.sock")]);
+    }
+
+    #[test]
+    fn a_socket_of_kubelet_in_var_run_is_found_in_run_where_it_is_there_alone() {
+        for (socket, there, right) in [
+            (
+                "/var/run/crio/crio.sock",
+                &["/run/crio/crio.sock"][..],
+                "/run/crio/crio.sock",
+            ),
+            (
+                "/var/run/crio/crio.sock",
+                &["/var/run/crio/crio.sock"],
+                "/var/run/crio/crio.sock",
+            ),
+            // As a node has it.
+            (
+                "/var/run/a.sock",
+                &["/var/run/a.sock", "/run/a.sock"],
+                "/var/run/a.sock",
+            ),
+            ("/var/run/a.sock", &[], "/var/run/a.sock"),
+            ("/run/a.sock", &["/var/run/a.sock"], "/run/a.sock"),
+            (
+                "/var/running/a.sock",
+                &["/run/ning/a.sock"],
+                "/var/running/a.sock",
+            ),
+        ] {
+            let is_there = |it: &Path| there.iter().any(|there| Path::new(there) == it);
+            let found = as_seen_here(PathBuf::from(socket), is_there);
+            assert_eq!(found, Path::new(right), "{socket} of {there:?}");
+        }
     }
 }
