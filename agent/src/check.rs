@@ -429,12 +429,21 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
             "there is no kubepods",
             "no pods are shown until kubelet makes it; it is looked for every second",
         ),
+        Some(PodCgroups::NotMade) => CheckItem::degraded(
+            NAME,
+            NO_POD_CGROUPS,
+            "no pods are shown, and kills in them are told as the host's",
+        )
+        .with_remedy("set cgroupsPerQOS of kubelet to true"),
         Some(PodCgroups::Unknown(why)) => {
             CheckItem::fatal(NAME, why, "whose pods are to be shown is not known")
                 .with_remedy("set kubelet.cgroupRoot, or kubeletConfigFile to the file that has it")
         }
     }
 }
+
+/// Why there is no cgroup of all pods, nor will be.
+pub const NO_POD_CGROUPS: &str = "kubelet makes no cgroups for pods: its cgroupsPerQOS is false";
 
 /// What is told of containers that lie beside the cgroup of all pods, which the kernel's filters leave out.
 pub const KILLS_ALONE: &str =

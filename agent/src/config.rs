@@ -345,6 +345,8 @@ pub struct KubeletSettings {
     pub kubelet: KubeletConfig,
     /// `cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
     pub cgroup_roots: Vec<CgroupPath>,
+    /// Pods have cgroups of their own (`cgroupsPerQOS`); else containers lie wherever their runtime puts them.
+    pub has_pod_cgroups: bool,
     pub serving: Serving,
     /// Of the container runtime, as kubelet has it. `None`: it is no socket of a path, or not told.
     pub runtime_socket: Option<PathBuf>,
@@ -409,6 +411,7 @@ impl KubeletSettings {
         section: &Map<String, Value>,
     ) -> Self {
         let (mut warnings, mut faults) = (Vec::new(), Faults::default());
+        let has_pod_cgroups = layers.fields.get("cgroupsPerQOS") != Some(&Value::Bool(false));
         let mut section = section.clone();
         section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));
         layers.apply(&section, &Origin::Inline);
@@ -417,6 +420,7 @@ impl KubeletSettings {
         Self {
             kubelet,
             cgroup_roots,
+            has_pod_cgroups,
             serving,
             runtime_socket,
             warnings,

@@ -202,6 +202,15 @@ fn pods_in_the_trees_of_both_drivers_are_told() {
 }
 
 #[test]
+fn it_is_told_that_no_cgroups_of_pods_will_come() {
+    let take = |it: &mut FactSheet| it.pod_cgroups = Some(PodCgroups::NotMade);
+    let observe = config(OBSERVE, "");
+    let item = check_one(&observe, take, "pod-cgroups", CheckLevel::Degraded);
+    assert!(item.found.contains("cgroupsPerQOS"), "{}", item.found);
+    assert!(item.remedy.is_some());
+}
+
+#[test]
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);

@@ -50,6 +50,7 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ("address", "address", Kind::Text),
     ("cgroup-driver", "cgroupDriver", Kind::Text),
     ("cgroup-root", "cgroupRoot", Kind::Text),
+    ("cgroups-per-qos", "cgroupsPerQOS", Kind::Bool),
     (
         "container-runtime-endpoint",
         "containerRuntimeEndpoint",

@@ -1000,6 +1000,28 @@ fn the_runtime_of_a_kubelet_is_that_of_its_file_and_then_of_its_command_line() {
     }
 }
 
+#[test]
+fn a_kubelet_gives_pods_cgroups_unless_it_is_told_not_to() {
+    for (file, flags, right) in [
+        ("maxPods: 1", "", true),
+        ("cgroupsPerQOS: true", "", true),
+        ("cgroupsPerQOS: false", "", false),
+        ("cgroupsPerQOS: false", "--cgroups-per-qos", true),
+        ("maxPods: 1", "--cgroups-per-qos=false", false),
+    ] {
+        let file = format!("{KUBELET_HEAD}{file}\n");
+        let flags = KubeletFlags::parse(flags.split_whitespace());
+        let file = Some((Path::new("/k"), file.as_str()));
+        let found = KubeletSettings::new(file, &[], &flags, &serde_json::Map::new());
+        let found = found.expect("they are parsed");
+        assert_eq!(found.has_pod_cgroups, right, "{file:?} {flags:?}");
+        assert_eq!(found.warnings, [""; 0]);
+    }
+    let told = serde_json::json!({"cgroupsPerQOS": false});
+    let told = told.as_object().expect("a mapping");
+    assert!(!KubeletSettings::told(told, &serde_json::Map::new()).has_pod_cgroups);
+}
+
 /// Kubelet puts its default thresholds into the file that it is started with, and nowhere else.
 #[test]
 fn default_thresholds_are_those_of_the_file_that_a_kubelet_is_started_with() {

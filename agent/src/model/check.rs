@@ -80,6 +80,8 @@ pub enum PodCgroups {
         other: Option<String>,
     },
     Absent,
+    /// Kubelet was told to make none.
+    NotMade,
     /// Why nobody knows which it is.
     Unknown(String),
 }

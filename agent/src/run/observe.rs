@@ -46,6 +46,7 @@ use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, in_use, missed};
 use crate::api_server::{self, ApiServer, KubeletAsker};
+use crate::check::NO_POD_CGROUPS;
 use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::cgroup_path::CgroupPath;
@@ -180,7 +181,13 @@ pub(super) fn find_pods(
             };
             (pods, facts_of(observe, kubelet))
         }
-        Ok((None, kubelet)) => (PodCgroups::Absent, facts_of(observe, kubelet)),
+        Ok((None, kubelet)) => {
+            let pods = match makes_none(kubelet.as_ref().ok()) {
+                true => PodCgroups::NotMade,
+                false => PodCgroups::Absent,
+            };
+            (pods, facts_of(observe, kubelet))
+        }
         Err(error) => (PodCgroups::Unknown(crate::observe::chain(&error)), None),
     }
 }
@@ -212,7 +219,7 @@ pub(super) fn ask_kubelet(
 fn root_of(pods: Option<&PodCgroups>) -> Option<CgroupPath> {
     match pods? {
         PodCgroups::Found { path, .. } => path.parse::<CgroupPath>().ok()?.parent(),
-        PodCgroups::Absent | PodCgroups::Unknown(_) => None,
+        PodCgroups::Absent | PodCgroups::NotMade | PodCgroups::Unknown(_) => None,
     }
 }
 
@@ -432,7 +439,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     )?;
     let listener = state.prepare(place.as_ref(), &log, recorder.recorder)?;
     if place.is_none() {
-        state.set_fault(Fault::Nowhere, Some(nowhere(&observe.cgroup_roots)));
+        let why = nowhere(&observe.cgroup_roots, state.kubelet.as_ref().ok());
+        state.set_fault(Fault::Nowhere, Some(why));
     }
     state.wait_for_names(&bell);
     state.follow(place);
@@ -723,7 +731,7 @@ impl Loop {
         let found = kubelet::find_pods(&Root::host(), reader, &self.settings, kubelet, before);
         let (place, why) = match found {
             Ok(Some(place)) => (Some(place), None),
-            Ok(None) => (None, Some(nowhere(&self.settings.cgroup_roots))),
+            Ok(None) => (None, Some(nowhere(&self.settings.cgroup_roots, kubelet))),
             // The one that was followed is followed as long as it is there.
             Err(error) => {
                 let there = followed.as_deref();
@@ -854,8 +862,16 @@ impl Fault {
     }
 }
 
+/// There will be no cgroup of all pods.
+fn makes_none(kubelet: Option<&Kubelet>) -> bool {
+    kubelet.is_some_and(|it| !it.settings.has_pod_cgroups)
+}
+
 /// `configured`: `kubelet.cgroupRoot` by either driver.
-fn nowhere(configured: &[CgroupPath]) -> String {
+fn nowhere(configured: &[CgroupPath], kubelet: Option<&Kubelet>) -> String {
+    if makes_none(kubelet) {
+        return format!("no pods are shown: {NO_POD_CGROUPS}");
+    }
     let roots: Vec<&str> = configured.iter().map(CgroupPath::as_str).collect();
     match roots.is_empty() {
         true => "there is no kubepods yet, neither at the cgroup mount nor one level below it"
