@@ -667,28 +667,40 @@ fn namespaces(facts: &FactSheet, is_own: bool) -> CheckItem {
     }
     let (mut consequences, mut remedies) = (Vec::new(), Vec::new());
     if own.contains(&"PID") {
-        consequences.push(match is_own {
-            true => {
+        // Who sees a kubelet is in the namespace of its node, which is a container itself.
+        let is_of_node = !facts.kubelet.processes.is_empty();
+        consequences.push(match (is_own, is_of_node) {
+            (_, true) => {
+                "the node of this kubelet is a container: processes of kernel events have the ids that its host knows \
+                 them by, and whose bpffs is mounted is not known"
+            }
+            (true, false) => {
                 "processes of kernel events cannot be looked up, a kubelet is not found, and whose bpffs is mounted is \
                  not known"
             }
-            false => {
-                "processes of kernel events and of pods cannot be looked up: the network and the open files of pods are \
-                 not read, kubelet is not found, and whose bpffs is mounted is not known"
+            (false, false) => {
+                "processes of kernel events and of pods cannot be looked up: containers are shown without a process, \
+                 the network and the open files of pods are not read, kubelet is not found, and whose bpffs is mounted \
+                 is not known"
             }
         });
-        remedies.push("set hostPID");
+        if !is_of_node {
+            remedies.push("set hostPID");
+        }
     }
     if own.contains(&"user") {
         consequences.push("limits and kernel settings may be refused");
         remedies.push("leave hostUsers as it is, true");
     }
-    CheckItem::degraded(
+    let item = CheckItem::degraded(
         NAME,
         format!("this process has its own {} namespace", own.join(", ")),
         consequences.join("; "),
-    )
-    .with_remedy(format!("in a pod, {}", remedies.join(" and ")))
+    );
+    match remedies.is_empty() {
+        true => item,
+        false => item.with_remedy(format!("in a pod, {}", remedies.join(" and "))),
+    }
 }
 
 /// Whose cgroups are seen, whatever the cgroup namespace of this process calls them.

@@ -421,6 +421,19 @@ fn what_a_pid_namespace_takes_depends_on_the_mode() {
     }
 }
 
+/// As on a node of kind, minikube or k3d.
+#[test]
+fn a_pid_namespace_with_a_kubelet_in_it_is_that_of_the_node() {
+    let take = |it: &mut FactSheet| it.namespaces.is_initial_pid = Some(false);
+    let observe = config(OBSERVE, "");
+    let item = check_one(&observe, take, "namespaces", CheckLevel::Degraded);
+    let text = item.consequence.unwrap_or_default();
+    assert!(text.contains("whose bpffs"), "{text}");
+    assert!(!text.contains("kubelet is not found"), "{text}");
+    assert!(!text.contains("network"), "{text}");
+    assert_eq!(item.remedy, None);
+}
+
 #[test]
 fn without_pins_an_observer_on_v1_misses_what_containers_nest() {
     const NESTED: &str = "cgroups that containers make";
