@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use nix::libc::ENOTDIR;
 
+use crate::model::cgroup_name::KUBEPODS;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::kernel::{NS_PER_TICK, effective_uid, is_zombie, start_ticks};
+use crate::model::kube_cgroup::{KubeLevel, parse};
 use crate::sources::mounts::cgroup_of;
 use crate::sys::input::MAX_CONFIG_BYTES;
 use crate::sys::inside::{FoundFile, Inside};
@@ -86,7 +89,7 @@ fn look(root: &Root, pid: u32) -> Option<KubeletProcess> {
     let status = text("status")?;
     // A container may call its program as it likes.
     let cgroup = text("cgroup").and_then(|it| cgroup_of(&it, "memory"));
-    let is_in_pod = cgroup.is_some_and(|it| it.contains("kubepods"));
+    let is_in_pod = cgroup.is_some_and(|it| is_in_pod(&it));
     let is_it = effective_uid(&status) == Some(0) && !is_zombie(&status) && !is_in_pod;
     let start_ticks = text("stat").and_then(|it| start_ticks(&it)).unwrap_or(0);
     let found = is_it.then(|| KubeletProcess {
@@ -98,6 +101,20 @@ fn look(root: &Root, pid: u32) -> Option<KubeletProcess> {
     let is_verb = |it: &String| it == MICROSHIFT_VERB;
     let runs = program != Program::MicroShift || found.arguments(root).ok()?.iter().any(is_verb);
     runs.then_some(found)
+}
+
+/// Whether a cgroup lies in a pod. Seen from a cgroup namespace of the agent's own, the path of one beside it may leave
+/// out the cgroup of all pods (`/../../podUID/ID`).
+fn is_in_pod(cgroup: &str) -> bool {
+    let names: Vec<&str> = cgroup.split('/').collect();
+    let is_container = |pair: &[&str]| {
+        let path = CgroupPath::new(format!("/{KUBEPODS}/{}", pair.join("/")));
+        path.is_ok_and(|it| {
+            let found = parse(&it, &CgroupPath::root());
+            found.is_some_and(|it| matches!(it.level, KubeLevel::Container { .. }))
+        })
+    };
+    cgroup.contains(KUBEPODS) || names.windows(2).any(is_container)
 }
 
 impl KubeletProcess {
@@ -231,5 +248,32 @@ impl KubeletFiles {
         }
         found.sort();
         Ok((found, modified))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_known_from_a_cgroup_namespace_beside_it_too() {
+        let id = "0".repeat(64);
+        for (cgroup, right) in [
+            (format!("/kubepods/burstable/poda/{id}"), true),
+            ("/kubepods.slice/kubepods-poda.slice".to_owned(), true),
+            (format!("/../../podb/{id}"), true),
+            (format!("/../../../besteffort/podb/{id}/init"), true),
+            (format!("/../../podb/crio-{id}"), true),
+            ("/".to_owned(), false),
+            (
+                "/../../../../system.slice/kubelet.service".to_owned(),
+                false,
+            ),
+            // As Talos has it.
+            ("/../../../../podruntime/kubelet".to_owned(), false),
+            (format!("/system.slice/docker-{id}.scope/kubelet"), false),
+        ] {
+            assert_eq!(is_in_pod(&cgroup), right, "{cgroup}");
+        }
     }
 }
