@@ -332,8 +332,8 @@ impl Kubelets {
 /// That of the kubelet's runtime, if there is one kubelet, and it tells; else those that runtimes have by default. The
 /// runtime of the program that the kubelet is in comes first: another one beside it knows nobody.
 pub(super) fn runtime_sockets(root: &Root, observe: &ObserveConfig) -> Vec<PathBuf> {
-    if observe.asks_kubelet
-        && let Ok(kubelet) = Kubelet::find(root, observe, None)
+    // Whatever files are named for its other settings.
+    if let Ok(kubelet) = Kubelet::find(root, observe, None)
         && let Some(socket) = kubelet.settings.runtime_socket
     {
         return vec![socket];

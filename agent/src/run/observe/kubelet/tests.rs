@@ -185,7 +185,7 @@ fn one_within_another_program_is_asked_where_all_listen() {
 /// A runtime that somebody else uses, or nobody, may be there too.
 #[test]
 fn the_runtime_that_a_program_with_a_kubelet_inside_brings_along_is_asked_first() {
-    let sockets = |programs: &[(u32, &str)], is_of_node: bool, observe: &ObserveConfig| {
+    let sockets = |programs: &[(u32, &str)], is_of_node: bool| {
         let node = Node::new("kubelet-runtime");
         for (pid, name) in programs {
             node.start(*pid, name, 0, &format!("{name} --max-pods=7"));
@@ -194,17 +194,13 @@ fn the_runtime_that_a_program_with_a_kubelet_inside_brings_along_is_asked_first(
                 node.enter(&pid.to_string(), "pid", "[2]");
             }
         }
-        let found = runtime_sockets(&node.root(), observe);
+        let found = runtime_sockets(&node.root(), &ObserveConfig::default());
         let mut sorted = [found.clone(), cri::known_sockets()];
         sorted.iter_mut().for_each(|it| it.sort());
         let is_all = sorted[0] == sorted[1];
         (found[0].display().to_string(), is_all)
     };
-    let asking = ObserveConfig {
-        asks_kubelet: true,
-        ..ObserveConfig::default()
-    };
-    let first = |programs: &[(u32, &str)]| sockets(programs, true, &asking);
+    let first = |programs: &[(u32, &str)]| sockets(programs, true);
     let usual = "/run/containerd/containerd.sock";
     let of_k3s = "/run/k3s/containerd/containerd.sock";
     let of_microk8s = "/var/snap/microk8s/common/run/containerd.sock";
@@ -216,11 +212,24 @@ fn the_runtime_that_a_program_with_a_kubelet_inside_brings_along_is_asked_first(
     let both = [(7, "k3s-server"), (8, "kubelet")];
     assert_eq!(first(&both), (usual.to_owned(), false));
     // Of another node, which is a container.
-    let found = sockets(&[(7, "k3s-server")], false, &asking);
+    let found = sockets(&[(7, "k3s-server")], false);
     assert_eq!(found, (usual.to_owned(), true));
-    // Its files are named, so that it is not asked.
-    let found = sockets(&[(7, "k3s-server")], true, &ObserveConfig::default());
-    assert_eq!(found, (of_k3s.to_owned(), true));
+}
+
+#[test]
+fn the_runtime_of_a_kubelet_is_its_own_where_files_are_named_for_its_settings_too() {
+    let node = Node::new("kubelet-runtime-named");
+    let socket = "/run/cri-dockerd.sock";
+    let line = format!("kubelet --container-runtime-endpoint=unix://{socket}");
+    node.start(7, "kubelet", 0, &line);
+    for asks_kubelet in [false, true] {
+        let observe = ObserveConfig {
+            asks_kubelet,
+            ..ObserveConfig::default()
+        };
+        let found = runtime_sockets(&node.root(), &observe);
+        assert_eq!(found, [Path::new(socket)], "{asks_kubelet}");
+    }
 }
 
 #[test]
