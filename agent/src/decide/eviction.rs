@@ -69,7 +69,7 @@ pub struct Policy {
 pub struct State {
     /// At least one pass was made.
     pub has_passed: bool,
-    /// Thresholds that are met, without a break.
+    /// Thresholds that are met, without a break. That a signal could not be read is none.
     pub met: Vec<Met>,
     /// Those past their grace: they are met until their `min_reclaim` is there as well.
     pub unresolved: Vec<Threshold>,
@@ -91,6 +91,12 @@ impl State {
             brakes: Brakes::new(),
             ..Self::default()
         }
+    }
+
+    /// The last pass has read that the threshold is met; that it was met before is not enough.
+    pub fn has_seen(&self, threshold: &Threshold) -> bool {
+        self.observed_at.contains_key(&threshold.signal)
+            && self.met.iter().any(|it| it.threshold == *threshold)
     }
 }
 

@@ -32,7 +32,8 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
     }
     let now = snapshot.at;
     let observations = &snapshot.observations;
-    let met = met(policy, state, observations);
+    let mut met = met(policy, state, observations);
+    met.extend(unseen(policy, state, snapshot));
     let mut next = State {
         has_passed: true,
         met: since(state, met, now),
@@ -43,7 +44,8 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         brakes: Brakes::default(),
     };
     next.brakes = state.brakes.next(policy.layout, snapshot, &next.met);
-    for it in &next.met {
+    let is_seen = |it: &&Met| observations.contains_key(&it.threshold.signal);
+    for it in next.met.iter().filter(is_seen) {
         next.condition_seen
             .insert(it.threshold.signal.condition(), now);
     }
@@ -55,10 +57,13 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         .map(|(condition, _)| *condition)
         .collect();
     let is_due = |it: &&Met| now.saturating_sub(it.since) >= it.threshold.grace;
+    // What is not seen has not been acted upon since.
+    let is_acted_upon = |it: &&Met| is_seen(it) || state.unresolved.contains(&it.threshold);
     next.unresolved = next
         .met
         .iter()
         .filter(is_due)
+        .filter(is_acted_upon)
         .map(|it| it.threshold.clone())
         .collect();
     let mut decision = Decision {
@@ -182,6 +187,22 @@ fn met(policy: &Policy, state: &State, observations: &Observations) -> Vec<Thres
         }
     }
     met
+}
+
+/// Those that were met and whose signal could not be read this time, as of a disk that is busy: their grace goes on. For as
+/// long as the condition is reported, so that nothing stays met for good. Kubelet makes no pass without its readings.
+fn unseen(policy: &Policy, state: &State, snapshot: &Snapshot) -> Vec<Threshold> {
+    let is_reported = |it: &Threshold| {
+        let seen = state.condition_seen.get(&it.signal.condition());
+        seen.is_some_and(|seen| snapshot.at.saturating_sub(*seen) < policy.transition_period)
+    };
+    let is_unseen = |it: &&Threshold| !snapshot.observations.contains_key(&it.signal);
+    let met = state.met.iter().map(|it| &it.threshold);
+    met.filter(|_| policy.compat == Compat::Ballast)
+        .filter(is_unseen)
+        .filter(|it| is_reported(it))
+        .cloned()
+        .collect()
 }
 
 /// Whether a threshold that is given twice is one. Kubelet tells amounts apart by their address.

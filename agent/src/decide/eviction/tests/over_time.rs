@@ -159,13 +159,53 @@ fn t12_a_restart_begins_the_grace_again() {
 }
 
 #[test]
-fn t13_a_pass_without_the_signal_begins_the_grace_again() {
+fn t13_a_pass_without_the_signal_begins_the_grace_again_for_kubelet_alone() {
+    for (compat, first) in [(Compat::Kubelet, 120), (Compat::Ballast, 60)] {
+        let mut story = story(compat, &[memory(GI, 60)]);
+        story.memory(0, 900 * MI);
+        let blind = story.pass(30, &[]);
+        assert_eq!((blind.action, blind.conditions.len()), (None, 1));
+        for at in [60, 120] {
+            let is_evicted = story.memory(at, 900 * MI).is_some();
+            assert_eq!(is_evicted, at >= first, "{compat:?}, {at} s");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_stays_met_for_as_long_as_its_condition_is_reported() {
+    for (blind_at, is_met) in [(299, true), (300, false)] {
+        let mut story = story(Compat::Ballast, &[reclaiming(memory(GI, 0), 500 * MI)]);
+        assert!(story.memory(0, 900 * MI).is_some());
+        let blind = story.pass(blind_at, &[]);
+        assert_eq!(
+            (blind.action, blind.conditions.len()),
+            (None, usize::from(is_met))
+        );
+        // Not all that is to be reclaimed is there.
+        let is_evicted = story.memory(310, 1200 * MI).is_some();
+        assert_eq!(is_evicted, is_met, "{blind_at} s");
+    }
+}
+
+/// A glance that finds it met is news then.
+#[test]
+fn what_stays_met_without_a_reading_was_not_seen() {
+    let soft = memory(GI, 60);
     let mut story = story(Compat::Ballast, &[memory(GI, 60)]);
     story.memory(0, 900 * MI);
-    let blind = story.pass(30, &[]);
-    assert_eq!((blind.action, blind.conditions.len()), (None, 1));
-    assert_eq!(story.memory(60, 900 * MI), None);
-    assert!(story.memory(120, 900 * MI).is_some());
+    assert!(story.state.has_seen(&soft));
+    story.pass(30, &[]);
+    assert_eq!(story.state.met.len(), 1);
+    assert!(!story.state.has_seen(&soft));
+}
+
+#[test]
+fn a_grace_that_passes_unseen_has_nothing_reclaimed() {
+    let mut story = story(Compat::Ballast, &[reclaiming(memory(GI, 60), 500 * MI)]);
+    story.memory(0, 900 * MI);
+    story.pass(70, &[]);
+    assert_eq!(story.memory(80, 1200 * MI), None);
 }
 
 #[test]

@@ -324,7 +324,7 @@ impl Watcher {
         self.remember(&node);
         let observations = self.observe(&node);
         let is_new = self.parts.policy.thresholds.iter().any(|it| {
-            let is_known = self.state.met.iter().any(|met| met.threshold == *it);
+            let is_known = self.state.has_seen(it);
             !is_known && is_met(it, &observations) && now >= self.doubted_until
         });
         self.note(&observations);
