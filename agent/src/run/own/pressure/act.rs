@@ -116,7 +116,7 @@ impl Watcher {
         if self.try_stages(relief, snapshot).is_some() {
             return Acted::Asked;
         }
-        if !relief.reclaim.is_empty() && self.reclaim(&relief.reclaim) {
+        if self.reclaim(&relief.reclaim) {
             let now = clock::boottime();
             let node = self.parts.reader.read(now);
             if !is_still_short(&self.parts.policy, &relief.threshold, &self.observe(&node)) {
@@ -208,15 +208,11 @@ impl Watcher {
         self.disk_since = Some(now);
     }
 
-    /// Gives back what nobody uses. True: something was tried.
+    /// Gives back what nobody uses. True: there was some.
     fn reclaim(&self, what: &[NodeReclaim]) -> bool {
-        // The process runtime has no images.
-        if !what.contains(&NodeReclaim::DeadContainers) {
-            return false;
-        }
         let (candidates, patience) = (&self.candidates, &self.parts.patience);
-        self.old_logs.remove(candidates, patience);
-        true
+        // The process runtime has no images.
+        what.contains(&NodeReclaim::DeadContainers) && self.old_logs.remove(candidates, patience)
     }
 
     /// Evicts for stall, if that is configured and both its keys are there.
