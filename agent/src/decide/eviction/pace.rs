@@ -1,4 +1,4 @@
-//! When to look at memory again: soon enough that no leak gets far past a threshold, and seldom
+//! When to look at memory, process ids and disks again: soon enough that no leak gets far past a threshold, and seldom
 //! where there is room.
 //!
 //! The gap to the next look is a fraction of the time in which the headroom could be gone, at the
@@ -65,6 +65,19 @@ pub fn next_gap_of_pids(headroom: u64) -> Duration {
     let left_ns = u128::from(headroom) * 1_000_000_000 / u128::from(BURST_PIDS);
     let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(u64::MAX));
     (left / FRACTION).clamp(SHORTEST_COLD, LONGEST)
+}
+
+/// A disk is asked in a pass, which reads the whole node.
+const SHORTEST_OF_DISK: Duration = Duration::from_secs(1);
+
+/// The same for a disk, at the rate that is seen alone; `headroom` and `fill_rate` in bytes, or in inodes.
+pub fn next_gap_of_disk(headroom: u64, fill_rate: u64) -> Duration {
+    let left_ns = u128::from(headroom) * 1_000_000_000;
+    let Some(left_ns) = left_ns.checked_div(u128::from(fill_rate)) else {
+        return LONGEST;
+    };
+    let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(u64::MAX));
+    (left / FRACTION).clamp(SHORTEST_OF_DISK, LONGEST)
 }
 
 /// Bytes per second that the memory of a machine is taken to fill by at most.
@@ -235,6 +248,25 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fills_fast_is_looked_at_again_while_there_is_room() {
+        for (headroom, rate, seconds) in [
+            (8 * GI, 0, 10),
+            (8 * GI, GI / 10, 10),
+            (8 * GI, GI, 4),
+            (8 * GI, 2 * GI, 2),
+            (GI, 2 * GI, 1),
+            (0, GI, 1),
+            (u64::MAX, 1, 10),
+            (u64::MAX, u64::MAX, 1),
+            // Inodes.
+            (1_000_000, 100_000, 5),
+        ] {
+            let gap = next_gap_of_disk(headroom, rate);
+            assert_eq!(gap, Duration::from_secs(seconds), "{headroom} at {rate}");
         }
     }
 

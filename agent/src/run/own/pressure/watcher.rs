@@ -50,7 +50,7 @@ use crate::sources::wakers::Wakers;
 use crate::sys::patience::Patience;
 use crate::sys::{clock, steady};
 
-/// Between two passes of a node that is short of nothing: kubelet's period.
+/// Between two passes of a node that is short of nothing, at most: kubelet's period.
 const IDLE_PASS: Duration = Duration::from_secs(10);
 /// The same where stalls are watched for: their share is taken over a second at least.
 const STALL_PASS: Duration = Duration::from_secs(1);
@@ -277,7 +277,7 @@ impl Watcher {
         source
     }
 
-    /// How long nothing can get past a threshold unseen. Disks fill slowly enough for the passes.
+    /// How long nothing can get past a threshold unseen. Disks are left to the passes.
     fn gap(&self, now: Duration) -> Duration {
         let is_warm = now < self.warm_until;
         let gaps = self
@@ -299,6 +299,23 @@ impl Watcher {
             Some(doubted) if !doubted.is_zero() => gap.min(doubted),
             _ => gap,
         }
+    }
+
+    /// How long a disk that fills as it did of late has more than its thresholds want.
+    fn gap_of_disks(&self) -> Duration {
+        let gaps = self
+            .seen
+            .iter()
+            .filter_map(|(signal, (observation, rate))| {
+                let headroom = self.headroom(*signal, observation)?;
+                match signal.resource() {
+                    StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                        Some(pace::next_gap_of_disk(headroom, *rate))
+                    }
+                    StarvedResource::Memory | StarvedResource::Pids => None,
+                }
+            });
+        gaps.min().unwrap_or(IDLE_PASS)
     }
 
     /// What is left above the nearest threshold; `None` without one.
@@ -446,7 +463,7 @@ impl Watcher {
             Acted::Waits => pace::PAST,
             Acted::Nothing if !is_calm || self.is_blind() => SHORT_PASS,
             Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
-            Acted::Nothing => IDLE_PASS,
+            Acted::Nothing => self.gap_of_disks(),
         }
     }
 
