@@ -6,7 +6,6 @@ use crate::model::pod::{
     CONFIG_SOURCE_ANNOTATION, Container, Overhead, Pod, PodLevel, QosClass,
     SYSTEM_CRITICAL_PRIORITY, Unnamed, Volume, VolumeSource, built_in_priority,
 };
-use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
 
 const MEMORY: &str = "memory";
@@ -14,12 +13,12 @@ const STORAGE: &str = "ephemeral-storage";
 
 pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
     let limits = pod.limits(PodLevel::Honoured, Overhead::Added).amounts;
-    let containers = pod
-        .containers
-        .iter()
-        // Kubelet holds init containers to no limit of their own.
-        .map(|it| container(it, it.resources.limits.get(STORAGE)))
-        .chain(pod.init_containers.iter().map(|it| container(it, None)));
+    // Kubelet holds init containers to no limit of their own. Sidecars run as long as the others.
+    let is_held = |it: &Container| it.is_sidecar && compat == Compat::Ballast;
+    let init_containers = pod.init_containers.iter();
+    let init_containers = init_containers.map(|it| container(it, is_held(it)));
+    let containers = pod.containers.iter().map(|it| container(it, true));
+    let containers = containers.chain(init_containers);
     let unnamed = match compat {
         Compat::Kubelet => Unnamed::Nothing,
         Compat::Ballast => Unnamed::OfContainers,
@@ -72,13 +71,14 @@ pub fn is_critical(pod: &Pod, compat: Compat) -> bool {
     }
 }
 
-fn container(it: &Container, storage_limit: Option<&Quantity>) -> ContainerFacts {
+fn container(it: &Container, is_held_to_limit: bool) -> ContainerFacts {
     let request = |name| it.resources.requests.get(name).cloned().unwrap_or_default();
+    let limit = it.resources.limits.get(STORAGE);
     ContainerFacts {
         name: it.name.clone(),
         memory_request: request(MEMORY),
         storage_request: request(STORAGE),
-        storage_limit: storage_limit.cloned(),
+        storage_limit: limit.filter(|_| is_held_to_limit).cloned(),
     }
 }
 
@@ -99,6 +99,22 @@ fn volume(it: &Volume) -> VolumeFacts {
 mod tests {
     use super::*;
     use crate::decide::testing::pod;
+
+    #[test]
+    fn a_sidecar_is_held_to_a_limit_of_its_own() {
+        let limited = |kind| format!("{kind} {{lim ephemeral-storage=1Gi}} ");
+        let pod = pod(["init", "sidecar", "app"].map(limited).concat().trim_end());
+        for (compat, held) in [
+            (Compat::Kubelet, &["app2"][..]),
+            (Compat::Ballast, &["app2", "sidecar1"]),
+        ] {
+            let facts = pod_facts(&pod, QosClass::Burstable, compat);
+            let containers = facts.containers.iter();
+            let of = containers.filter(|it| it.storage_limit.is_some());
+            let names: Vec<&str> = of.map(|it| it.name.as_str()).collect();
+            assert_eq!(names, held, "{compat:?}");
+        }
+    }
 
     #[test]
     fn the_classes_that_every_cluster_has_mean_their_numbers() {
