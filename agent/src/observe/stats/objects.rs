@@ -173,13 +173,15 @@ impl Objects {
 
     /// Label shapes of `/metrics/resource` (pkg/kubelet/metrics/collectors/resource_metrics.go, v1.36). No two series
     /// may have the same labels: containers that have ended are not on this page, nor are pods that another of that
-    /// name has followed. What has no name is told apart by its cgroup, in the label of `/metrics/cadvisor`.
+    /// name has followed, once it has a cgroup. What has no name is told apart by its cgroup, in the label of
+    /// `/metrics/cadvisor`.
     pub(super) fn of_resource(snapshot: &StatsSnapshot, options: Options) -> Self {
         let mut list = List::new(snapshot, options);
         list.push(Place::Root, &[]);
         let pods: Vec<_> = snapshot.pods.iter().enumerate().collect();
         let namesakes = pods.chunk_by(|(_, a), (_, b)| is_namesake(a, b));
-        let latest = namesakes.filter_map(|it| it.iter().max_by_key(|(_, pod)| pod.started_at));
+        let rank = |pod: &PodStats| (pod.stats.is_some(), pod.started_at);
+        let latest = namesakes.filter_map(|it| it.iter().max_by_key(|(_, pod)| rank(pod)));
         for (pod_n, pod) in latest {
             let [namespace, pod_name] = pod_labels(pod);
             let id = id_unless(pod.pod.has_name(), &pod.id);

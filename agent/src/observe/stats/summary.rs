@@ -36,9 +36,10 @@ pub fn summary(
         now,
         is_whole: !is_cpu_and_memory_only,
     };
+    let pods = now.pods.iter().filter(|it| it.stats.is_some());
     Summary {
         node: view.node(),
-        pods: now.pods.iter().map(|it| view.pod(it)).collect(),
+        pods: pods.map(|it| view.pod(it)).collect(),
     }
 }
 

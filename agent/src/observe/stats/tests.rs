@@ -398,6 +398,28 @@ fn of_two_pods_of_one_name_the_page_without_ids_shows_the_later() {
 }
 
 #[test]
+fn a_pod_without_a_cgroup_has_no_figures_and_hides_no_pod_of_its_name() {
+    let mut snapshot = node(2, 1);
+    let first = PodRef::clone(&snapshot.pods[0].pod);
+    let uid = PodUid("refused".into());
+    let refused = &mut snapshot.pods[1];
+    refused.pod = Arc::new(PodRef { uid, ..first });
+    refused.started_at = at(6);
+    refused.stats = None;
+    refused.network.clear();
+    refused.containers.clear();
+    let id = refused.id.clone();
+    let page = resource_page(&snapshot);
+    assert_eq!(page.named("pod_cpu_usage_seconds_total").count(), 1);
+    assert_eq!(page.named("container_start_time_seconds").count(), 1);
+    let page = cadvisor_page(&snapshot);
+    assert!(page.samples.iter().all(|it| it.label("id") != id));
+    let pods = summary(None, &snapshot, false).pods;
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0].pod_ref.uid, snapshot.pods[0].pod.uid.0);
+}
+
+#[test]
 fn loopback_and_links_to_pods_are_not_on_the_pages() {
     let mut snapshot = node(1, 0);
     let mut link = snapshot.node.network[0].clone();

@@ -308,7 +308,7 @@ fn started_at(object: &Object<'_>) -> Option<Value> {
     let at = match object.kind {
         Kind::Page | Kind::Machine | Kind::Group(_) => None,
         Kind::Root => object.snapshot.machine.booted_at,
-        Kind::Pod(it) => Some(it.started_at),
+        Kind::Pod(it) => it.stats.is_some().then_some(it.started_at),
         Kind::Container(it) => it.started_at,
     };
     at.map(Value::time)
