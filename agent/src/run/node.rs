@@ -1,4 +1,4 @@
-//! The node as the agent found it, at its start and when CPUs came or went since: hierarchies, capacity,
+//! The node as the agent found it, at its start and when CPUs or the disk changed since: hierarchies, capacity,
 //! and what reads its cgroups. Nothing here goes by settings, and nothing writes.
 
 use std::path::{Path, PathBuf};

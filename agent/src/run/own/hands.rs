@@ -199,6 +199,22 @@ impl Hands {
         }))
     }
 
+    /// A disk may have been grown; the budgets follow. `size`: `None` where it is not known.
+    pub(super) fn refresh_disk(
+        &mut self,
+        node: &mut Node,
+        size: Option<Bytes>,
+        kubelet: &KubeletConfig,
+    ) -> Result<(), SettingError> {
+        let Some(capacity) = with_disk(&node.capacity, size) else {
+            return Ok(());
+        };
+        let kubelet = &while_online(kubelet, &node.topology.online());
+        self.plan.allocatable = allocatable(kubelet, &capacity)?;
+        node.capacity = capacity;
+        Ok(())
+    }
+
     /// v1, where containers are placed: what the cgroups above them are to hold.
     pub(super) fn refresh_ancestors(
         &mut self,
@@ -399,6 +415,15 @@ fn check_cgroup_root(kubelet: &KubeletConfig, trees: &Trees) -> Result<(), Setti
     Ok(())
 }
 
+/// `None`: as it was, or not known.
+fn with_disk(before: &NodeCapacity, size: Option<Bytes>) -> Option<NodeCapacity> {
+    let capacity = NodeCapacity {
+        ephemeral_storage: Some(size?),
+        ..before.clone()
+    };
+    (capacity != *before).then_some(capacity)
+}
+
 /// The budgets; more may be reserved than there is.
 fn allocatable(
     kubelet: &KubeletConfig,
@@ -510,5 +535,45 @@ pub(super) fn plan(
             true => CpuLimits::Ignored,
             false => CpuLimits::Enforced,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn pods_may_have_what_a_disk_has_grown_by_and_one_that_is_not_read_is_as_it_was() {
+        const GIB: u64 = 1 << 30;
+        let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             kubelet: {systemReserved: {ephemeral-storage: 1Gi}, evictionHard: {nodefs.available: 4Gi}}\n";
+        let loaded = Config::from_yaml(text, None, &[]).expect("no faults");
+        let mut capacity = NodeCapacity {
+            n_cpus: 2,
+            memory: Bytes(GIB),
+            swap: None,
+            hugepages: BTreeMap::new(),
+            pids: None,
+            ephemeral_storage: Some(Bytes(10 * GIB)),
+        };
+        for (size, changed_to) in [
+            (Some(10), None),
+            (None, None),
+            (Some(40), Some(35)),
+            (None, None),
+            (Some(20), Some(15)),
+        ] {
+            let after = with_disk(&capacity, size.map(|it| Bytes(it * GIB)));
+            let left = after.as_ref().map(|it| {
+                let budgets = allocatable(&loaded.config.kubelet, it).expect("a right threshold");
+                budgets.node_allocatable(1)["ephemeral-storage"].value()
+            });
+            let expected = changed_to.map(|it: i64| it << 30);
+            assert_eq!(left, expected, "{size:?}");
+            capacity = after.unwrap_or(capacity);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What of the machine can change while the agent runs: which CPUs are online.
+//! What of the machine can change while the agent runs: which CPUs are online, and the size of the disk.
 
 use super::Loop;
 use super::hands::CpusChanged;
@@ -23,6 +23,10 @@ impl Loop {
         let kubelet = &self.config.kubelet;
         if let Err(error) = self.hands.refresh_ancestors(&self.node, kubelet) {
             tracing::warn!(error = chain(&error), "read the cpuset above kubepods");
+        }
+        let size = self.pressure.disk_size();
+        if let Err(error) = self.hands.refresh_disk(&mut self.node, size, kubelet) {
+            tracing::warn!(error = chain(&error), "count the disk again");
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) use self::watcher::{Parts, spawn};
 use super::evictions::Candidate;
 use crate::apply::checkpoint;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::eviction::{Eviction, NodeCondition};
+use crate::model::eviction::{Eviction, NodeCondition, Signal};
 use crate::model::pod::PodUid;
 use crate::model::relief::ReliefState;
 use crate::model::status::PressureStatus;
@@ -36,7 +36,7 @@ use crate::sources::checkpoint as stored;
 use crate::sources::checkpoint::CheckpointError;
 use crate::sources::wakers::Bell;
 use crate::sys::{FsError, Root};
-use crate::units::Limit;
+use crate::units::{Bytes, Limit};
 
 /// Directory of notes of evictions below the state directory, `<uid>.json` each.
 const NOTES: &str = "evictions";
@@ -76,6 +76,14 @@ impl Pressure {
     pub(super) fn status(&self) -> Option<PressureStatus> {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
         status.clone()
+    }
+
+    /// Of the file system of the state directory. `None`: not known now.
+    pub(super) fn disk_size(&self) -> Option<Bytes> {
+        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let mut signals = status.as_ref()?.signals.iter();
+        let disk = signals.find(|it| it.signal == Signal::NodeFsAvailable)?;
+        u64::try_from(disk.capacity?).ok().map(Bytes)
     }
 
     fn set_status(&self, status: PressureStatus) {
