@@ -80,6 +80,13 @@ impl Candidate {
         }
     }
 
+    /// Files in some of its volumes hold memory of the node, whether it has processes or not.
+    pub(super) fn has_volumes_in_memory(&self) -> bool {
+        let facts = || self.facts.volumes.iter();
+        let mut volumes = self.volumes.iter();
+        volumes.any(|(name, _)| facts().any(|it| it.name == *name && !it.is_local))
+    }
+
     fn of(entry: &PodEntry, facts: &Arc<PodFacts>, paths: &StatePaths) -> Self {
         let pod = &entry.state.pod;
         let volumes = pod.volumes.iter().filter_map(|it| match it.source {

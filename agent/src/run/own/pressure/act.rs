@@ -1,6 +1,7 @@
 //! What the watcher does about a decision: gives back what the node holds for nothing, evicts, and
 //! measures what came of it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::TrySendError;
 use std::time::Duration;
@@ -11,7 +12,9 @@ use crate::decide::eviction::BlockedReason as WhyNot;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
 use crate::decide::eviction::story::Deed;
-use crate::decide::eviction::{Action, Decision, NodeReclaim, Reaping, Relief, is_still_short};
+use crate::decide::eviction::{
+    Action, Decision, NodeReclaim, Policy, Reaping, Relief, is_still_short,
+};
 use crate::model::eviction::{
     Eviction, EvictionCause, NodeCondition, NodeReading, Signal, Snapshot, StarvedResource, Victim,
 };
@@ -26,6 +29,7 @@ use crate::observe::metrics::labels::{
     BlockedReason, EvictionResult, EvictionSignal, EvictionStage,
 };
 use crate::run::own::event::Event;
+use crate::run::own::evictions::Candidate;
 use crate::run::own::files::is_left;
 use crate::sys::clock;
 use crate::units::Bytes;
@@ -46,12 +50,29 @@ const LEAVE_TIME: Duration = Duration::from_secs(30);
 /// by what is known.
 const MEASURE_TIME: Duration = Duration::from_secs(5);
 
-/// Files of a pod that was evicted for a disk, on their way out.
+/// Files in memory of a pod that was killed for it are waited for this long. Nothing else of it takes longer to go, and
+/// the others go on using memory.
+const LEAVE_TIME_IN_MEMORY: Duration = Duration::from_secs(1);
+
+/// Files of a pod that was evicted for what they take, on their way out.
 #[derive(Clone, Debug)]
 pub(super) struct Leaving {
     pod: PodRef,
     directory: PathBuf,
     until: Duration,
+    /// Bytes of memory that go with them at most; 0 where that is not known.
+    shmem: u64,
+}
+
+impl Leaving {
+    /// Memory is no longer short once they are gone.
+    fn is_enough(&self, policy: &Policy, relief: &Relief) -> bool {
+        let shmem = i64::try_from(self.shmem).unwrap_or(i64::MAX);
+        let mut after = relief.observation;
+        after.available = after.available.saturating_add(shmem);
+        let after = BTreeMap::from([(relief.threshold.signal, after)]);
+        !is_still_short(policy, &relief.threshold, &after)
+    }
 }
 
 /// An eviction with a grace that is under way.
@@ -154,6 +175,12 @@ impl Watcher {
             return Acted::Waits;
         }
         let is_of_memory = relief.threshold.signal.resource() == StarvedResource::Memory;
+        if is_of_memory
+            && let Some(leaving) = self.leaving.get(&NodeCondition::MemoryPressure)
+            && leaving.is_enough(&self.parts.policy, relief)
+        {
+            return Acted::Waits;
+        }
         if is_of_memory && self.has_evicted_for_memory && !self.is_short_but_for_lists(relief) {
             return Acted::Waits;
         }
@@ -177,7 +204,7 @@ impl Watcher {
     /// Whether it is known whose files fill the disk now: those of the last victim are gone, and all
     /// others were measured since.
     fn is_disk_known(&self, now: Duration) -> bool {
-        if self.leaving.is_some() {
+        if self.leaving.contains_key(&NodeCondition::DiskPressure) {
             return false;
         }
         let is_late = |since| now >= since + MEASURE_TIME;
@@ -188,24 +215,26 @@ impl Watcher {
         is_known
     }
 
-    /// Looks whether the files of the last victim are gone. From then on the others are measured anew.
+    /// Looks whether the files of the last victims are gone. Of a disk the others are measured anew from then on.
     pub(super) fn see_leaving(&mut self, now: Duration) {
-        let Some(leaving) = &self.leaving else {
-            return;
-        };
-        let directory = leaving.directory.clone();
-        let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
-        let is_there = is_there.unwrap_or(true);
-        if is_there && now < leaving.until {
-            return;
+        for (condition, leaving) in std::mem::take(&mut self.leaving) {
+            let directory = leaving.directory.clone();
+            let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
+            let is_there = is_there.unwrap_or(true);
+            if is_there && now < leaving.until {
+                self.leaving.insert(condition, leaving);
+                continue;
+            }
+            if condition != NodeCondition::DiskPressure {
+                continue;
+            }
+            if is_there {
+                let directory = leaving.directory.display();
+                let message = format!("{} was evicted and still has {directory}", leaving.pod);
+                self.parts.told.node("EvictedFilesRemain", message);
+            }
+            self.disk_since = Some(now);
         }
-        if is_there {
-            let directory = leaving.directory.display();
-            let message = format!("{} was evicted and still has {directory}", leaving.pod);
-            self.parts.told.node("EvictedFilesRemain", message);
-        }
-        self.leaving = None;
-        self.disk_since = Some(now);
     }
 
     /// Gives back what nobody uses. True: there was some.
@@ -268,17 +297,21 @@ impl Watcher {
             conditions: self.conditions.clone(),
         };
         let ends_at = snapshot.at.saturating_add(victim.grace);
-        if matches!(
-            &victim.cause,
-            EvictionCause::Threshold { threshold, .. }
-                if threshold.signal.condition() == NodeCondition::DiskPressure
-        ) && self.parts.policy.compat == Compat::Ballast
+        if let EvictionCause::Threshold { threshold, .. } = &victim.cause
+            && self.parts.policy.compat == Compat::Ballast
         {
-            self.leaving = Some(Leaving {
-                pod: victim.pod.clone(),
-                directory: candidate.directory.clone(),
-                until: ends_at.saturating_add(LEAVE_TIME),
-            });
+            let condition = threshold.signal.condition();
+            let time = leave_time(condition, victim.grace, candidate);
+            let memory = self.figures.get(uid).and_then(|it| it.memory);
+            self.leaving.extend(time.map(|time| {
+                let leaving = Leaving {
+                    pod: victim.pod.clone(),
+                    directory: candidate.directory.clone(),
+                    until: ends_at.saturating_add(time),
+                    shmem: memory.map_or(0, |it| it.shmem),
+                };
+                (condition, leaving)
+            }));
         }
         self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
@@ -446,6 +479,18 @@ fn stall_block(why: StallHold) -> Option<BlockedReason> {
     }
 }
 
+/// How long after its end the files of a victim are waited for. `None`: they take nothing of what is short, or it ends so
+/// late that others may have to go before.
+fn leave_time(condition: NodeCondition, grace: Duration, pod: &Candidate) -> Option<Duration> {
+    match condition {
+        NodeCondition::DiskPressure => Some(LEAVE_TIME),
+        NodeCondition::MemoryPressure if grace.is_zero() => {
+            pod.has_volumes_in_memory().then_some(LEAVE_TIME_IN_MEMORY)
+        }
+        NodeCondition::MemoryPressure | NodeCondition::PIDPressure => None,
+    }
+}
+
 /// How long nobody else goes for what a victim is to give back.
 fn waits_until(asked_at: Duration, grace: Duration) -> Duration {
     let wait = (grace.saturating_mul(3) / 2).max(LEAST_WAIT);
@@ -454,7 +499,13 @@ fn waits_until(asked_at: Duration, grace: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::decide::eviction::FsLayout;
+    use crate::model::cgroup_path::CgroupPath;
+    use crate::model::eviction::{Amount, Observation, PodFacts, Threshold, VolumeFacts};
+    use crate::model::quantity::Quantity;
 
     /// `terminationGracePeriodSeconds` may be any number of 63 bits.
     #[test]
@@ -467,5 +518,96 @@ mod tests {
             );
         }
         assert_eq!(waits_until(seconds(100), seconds(20)), seconds(130));
+    }
+
+    fn pod_ref() -> PodRef {
+        PodRef {
+            namespace: "ns".to_owned(),
+            name: "pod".to_owned(),
+            uid: PodUid("uid".to_owned()),
+        }
+    }
+
+    /// They hold memory until they are unmounted, when the pod has long been without a process.
+    #[test]
+    fn files_in_memory_of_a_pod_that_was_killed_for_memory_are_waited_for() {
+        let pod_with_volume = |is_local| {
+            let mut facts = PodFacts::bare(pod_ref());
+            facts.volumes = vec![VolumeFacts {
+                name: "cache".to_owned(),
+                is_local,
+                size_limit: None,
+            }];
+            Candidate {
+                facts: Arc::new(facts),
+                cgroup: CgroupPath::root(),
+                containers: Vec::new(),
+                logs: PathBuf::from("/logs"),
+                directory: PathBuf::from("/pod"),
+                volumes: vec![("cache".to_owned(), PathBuf::from("/pod/volumes/cache"))],
+                host_paths: Vec::new(),
+                ends_at: None,
+            }
+        };
+        let (on_disk, in_memory) = (pod_with_volume(true), pod_with_volume(false));
+        let (memory, disk) = (NodeCondition::MemoryPressure, NodeCondition::DiskPressure);
+        let (killed, with_grace) = (Duration::ZERO, Duration::from_secs(30));
+        for (condition, grace, pod, expected) in [
+            (memory, killed, &in_memory, Some(LEAVE_TIME_IN_MEMORY)),
+            (memory, killed, &on_disk, None),
+            (memory, with_grace, &in_memory, None),
+            (disk, killed, &in_memory, Some(LEAVE_TIME)),
+            (disk, with_grace, &on_disk, Some(LEAVE_TIME)),
+            (NodeCondition::PIDPressure, killed, &in_memory, None),
+        ] {
+            let time = leave_time(condition, grace, pod);
+            assert_eq!(time, expected, "{condition:?} {grace:?}");
+        }
+    }
+
+    /// Others who take more of it meanwhile are not waited with.
+    #[test]
+    fn files_in_memory_are_waited_for_while_they_are_enough() {
+        let threshold = Threshold {
+            signal: Signal::MemoryAvailable,
+            amount: Amount::Quantity(Quantity::from_bytes(100)),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        };
+        let policy = Policy {
+            thresholds: vec![threshold.clone()],
+            n_known_at_first: 1,
+            transition_period: Duration::ZERO,
+            max_pod_grace: Duration::ZERO,
+            limits_local_storage: false,
+            layout: FsLayout::One,
+            compat: Compat::Ballast,
+        };
+        for (available, shmem, expected) in [
+            (60, 40, true),
+            (59, 40, false),
+            (99, 0, false),
+            (0, u64::MAX, true),
+        ] {
+            let leaving = Leaving {
+                pod: pod_ref(),
+                directory: PathBuf::from("/pod"),
+                until: Duration::ZERO,
+                shmem,
+            };
+            let relief = Relief {
+                threshold: threshold.clone(),
+                observation: Observation {
+                    available,
+                    capacity: 1000,
+                    at: None,
+                },
+                reclaim: Vec::new(),
+                candidates: Vec::new(),
+                is_ineffective: false,
+            };
+            let is_enough = leaving.is_enough(&policy, &relief);
+            assert_eq!(is_enough, expected, "{available} and {shmem}");
+        }
     }
 }
