@@ -3,7 +3,8 @@
 //! In: a [`FactSheet`], the configuration, what became of the eBPF programs. Out: a
 //! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
 //! cgroup version, so that two reports can be compared line by line; locked memory has an item only
-//! where it counts and is limited. A fact that is not known is said to be unknown, and never fatal.
+//! where it counts and is limited, and manifests have one where they were read. A fact that is not
+//! known is said to be unknown, and never fatal.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::model::api_server::PodsFrom;
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, ApiServerFacts, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport,
-    FactSheet, KubeletSettingsFacts, PodCgroups, ProgramCheck, WorkloadFacts,
+    FactSheet, KubeletSettingsFacts, ManifestFacts, PodCgroups, ProgramCheck, WorkloadFacts,
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
@@ -66,6 +67,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             memory_thresholds(facts, config, own),
             reserved_cgroups(facts),
         ]);
+        items.extend(facts.manifests.as_ref().map(manifests));
     }
     if own.is_none() {
         items.extend([
@@ -398,6 +400,25 @@ fn reserved_cgroups(facts: &FactSheet) -> CheckItem {
         true => CheckItem::ok(NAME, "none are limited"),
         false => CheckItem::ok(NAME, join(facts.reserved_cgroups.iter().map(|it| &it.path))),
     }
+}
+
+/// No agent waits for them to be mended, so none of it is fatal.
+fn manifests(facts: &ManifestFacts) -> CheckItem {
+    const NAME: &str = "manifests";
+    let pods = if facts.n_pods == 1 { "pod" } else { "pods" };
+    let found = format!("{} {pods} in {}", facts.n_pods, facts.directory.display());
+    let mut item = match facts.faults.is_empty() {
+        true => CheckItem::ok(NAME, found),
+        false => CheckItem::degraded(
+            NAME,
+            found,
+            "what has a fault begins no pod; the agent starts all the same",
+        ),
+    };
+    let faults = facts.faults.iter().map(|it| format!("fault: {it}"));
+    let warnings = facts.warnings.iter().map(|it| format!("warning: {it}"));
+    item.details = faults.chain(warnings).collect();
+    item
 }
 
 fn pod_cgroups(facts: &FactSheet) -> CheckItem {

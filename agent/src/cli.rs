@@ -157,7 +157,7 @@ pub enum LogFormatArg {
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Check this configuration too, and the node against it.
+    /// Check this configuration too, and the node against it; in mode own also the manifests that it names.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Form of the answer.

@@ -186,17 +186,18 @@ fn check_node(args: &CheckArgs) -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    let faults = match args.config {
-        Some(_) => run::config_faults(&draft),
-        // Nobody has asked for the places and addresses of the default.
-        None => Vec::new(),
+    // Nobody has asked for the places and addresses of the default.
+    let is_given = args.config.is_some();
+    let faults = match is_given {
+        true => run::config_faults(&draft),
+        false => Vec::new(),
     };
     let path = args.config.as_deref().unwrap_or(Path::new("default"));
     // Of what is at fault a report would take the defaults.
     if !draft.faults.is_empty() {
         return refuse(path, faults);
     }
-    let report = run::check(&draft.loaded.config);
+    let report = run::check(&draft.loaded.config, is_given);
     let text = match args.output {
         Output::Text => report.to_string(),
         Output::Json => match serde_json::to_string_pretty(&report) {

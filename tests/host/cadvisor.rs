@@ -122,7 +122,7 @@ fn expect_uncounted(disk: &str) -> Result<()> {
     let counts = cgroup::dir_of("blkio", "/").join("blkio.throttle.io_service_bytes_recursive");
     let counts = fs::read_to_string(counts)?;
     let is_counted = counts.lines().any(|it| it.split(' ').next() == Some(disk));
-    let agent = Agent::new("block-io")?;
+    let agent = Agent::new("uncounted")?;
     let output = agent.check_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().find(|it| it.contains("block-io"));

@@ -3,7 +3,8 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use ballast::model::check::{CheckLevel, CheckReport};
 use ballast::model::container::PodPhase;
 use ballast::model::status::Status;
 use ballast_tests::agent::Agent;
@@ -180,5 +181,49 @@ fn a_manifest_that_refers_to_objects_of_a_cluster_is_refused_by_field() -> Resul
     agent.put(&pod())?;
     agent.wait_pod("web", "runs", is_running)?;
     agent.wait("the fault is gone", |it| it.manifest_faults.is_empty())?;
+    Ok(())
+}
+
+/// Before the agent is started, in the words of the status that it has then; and the start waits for none of it.
+#[cfg_attr(feature = "privileged", test)]
+fn what_is_wrong_with_manifests_is_told_by_check_as_by_status() -> Result<()> {
+    let mut agent = Agent::new("moved-checked")?;
+    let pod = |name: &str| Manifest::new(name).container(Container::idle("app"));
+    agent.put(
+        &pod("taken")
+            .with("hostname", json!("web"))
+            .with("schedulerName", json!("another")),
+    )?;
+    agent.put(&pod("refused").with(
+        "volumes",
+        json!([{"name": "certs", "secret": {"secretName": "tls"}}]),
+    ))?;
+    agent.put_file("broken.yaml", "kind: [")?;
+    agent.put_file("notes.txt", "no manifest")?;
+    let output = agent.check_command()?.args(["-o", "json"]).output()?;
+    assert!(output.status.success(), "{output:?}");
+    let report: CheckReport = serde_json::from_slice(&output.stdout)?;
+    let item = report.items.iter().find(|it| it.name == "manifests");
+    let item = item.with_context(|| format!("{report}"))?;
+    assert_eq!(item.level, CheckLevel::Degraded, "{report}");
+    assert!(!agent.state().exists(), "it has begun");
+
+    agent.start()?;
+    let status = agent.wait("the faults are shown", |it| it.manifest_faults.len() == 2)?;
+    let directory = agent.dir.join("pods").display().to_string();
+    assert_eq!(status.pods.len(), 1);
+    assert_eq!(item.found, format!("1 pod in {directory}"));
+    let (faults, warnings) = item.details.split_at(2);
+    for (line, fault) in faults.iter().zip(&status.manifest_faults) {
+        let parts = [Some(&fault.file), fault.pod.as_ref(), fault.field.as_ref()];
+        let mut parts = parts.into_iter().flatten().chain([&fault.message]);
+        assert!(parts.all(|it| line.contains(it)), "{line}: {fault:?}");
+    }
+    // What makes no difference to what runs is in the status alone.
+    let told = status.warnings.iter();
+    let told = told.filter(|it| it.contains(&directory) && !it.contains("spec.schedulerName"));
+    let told: Vec<String> = told.map(|it| format!("warning: {it}")).collect();
+    assert_eq!(warnings, told);
+    assert_eq!(told.len(), 2, "{told:#?}");
     Ok(())
 }

@@ -72,6 +72,7 @@ fn good() -> FactSheet {
         }),
         uncounted_disks: Vec::new(),
         reserved_cgroups: Vec::new(),
+        manifests: Some(one_pod(&[], &[])),
         pod_cgroups: Some(PodCgroups::Found {
             path: "/kubepods".to_owned(),
             driver: CgroupDriver::Cgroupfs,
@@ -87,6 +88,17 @@ fn good() -> FactSheet {
         kubelet_settings: None,
         agent: AgentPresence::Absent,
         sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
+    }
+}
+
+/// What is said of the other manifests.
+fn one_pod(faults: &[&str], warnings: &[&str]) -> ManifestFacts {
+    let texts = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect();
+    ManifestFacts {
+        directory: "/m".into(),
+        n_pods: 1,
+        faults: texts(faults),
+        warnings: texts(warnings),
     }
 }
 
@@ -214,7 +226,7 @@ fn it_is_told_that_no_cgroups_of_pods_will_come() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 27] = [
+    let rows: [(&str, CheckLevel, Take); 28] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -248,6 +260,9 @@ fn each_missing_thing_changes_its_own_item() {
         }),
         ("kernel-tunables", CheckLevel::Degraded, |it| {
             it.sysctls.insert(Sysctl::Panic, None);
+        }),
+        ("manifests", CheckLevel::Degraded, |it| {
+            it.manifests = Some(one_pod(&["/m: is not there"], &[]));
         }),
         ("swap", CheckLevel::Fatal, |it| it.is_swap_on = true),
         ("psi", CheckLevel::Degraded, |it| it.has_psi = false),
@@ -627,6 +642,38 @@ fn a_report_survives_json() {
     let facts = good();
     let json = serde_json::to_string(&facts).unwrap();
     assert_eq!(serde_json::from_str::<FactSheet>(&json).unwrap(), facts);
+}
+
+#[test]
+fn what_is_wrong_with_manifests_is_told_and_stops_nobody() {
+    let found = "1 pod in /m";
+    let (fault, warning) = ("/m/a.yaml: kind: is missing", "/m/b.yaml: is ignored");
+    for (faults, warnings, expected, details) in [
+        (
+            &[][..],
+            &[warning][..],
+            CheckLevel::Ok,
+            vec![format!("warning: {warning}")],
+        ),
+        (
+            &[fault][..],
+            &[warning][..],
+            CheckLevel::Degraded,
+            vec![format!("fault: {fault}"), format!("warning: {warning}")],
+        ),
+    ] {
+        let take = |it: &mut FactSheet| it.manifests = Some(one_pod(faults, warnings));
+        let item = check_one(&config(OWN, ""), take, "manifests", expected);
+        assert_eq!((item.found.as_str(), item.details), (found, details));
+    }
+    let is_told = |mode: &str, facts: &FactSheet| {
+        let report = report(facts, &config(mode, ""), &[]);
+        report.items.iter().any(|it| it.name == "manifests")
+    };
+    let mut facts = good();
+    assert!(is_told(OWN, &facts) && !is_told(OBSERVE, &facts));
+    facts.manifests = None;
+    assert!(!is_told(OWN, &facts), "nobody has read them");
 }
 
 #[test]

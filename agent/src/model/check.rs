@@ -14,6 +14,10 @@ use super::mounts::CgroupFacts;
 use super::runtime_names::RuntimeStatus;
 use super::status::KubeletStatus;
 use super::sysctl::Sysctl;
+use super::text::printable;
+
+/// Details of an item that are shown, at most: the first ones tell.
+const MAX_SHOWN: usize = 32;
 
 /// What the node lets this process do. `None` is what could not be found out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +56,9 @@ pub struct FactSheet {
     /// Those that limits are to be written to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved_cgroups: Vec<ReservedCgroupFacts>,
+    /// Mode `own`; `None`: nobody has read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifests: Option<ManifestFacts>,
     /// Where kubelet's pods lie; `None`: nobody has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cgroups: Option<PodCgroups>,
@@ -111,6 +118,19 @@ impl ReservedCgroupFacts {
             Some(_) => None,
         }
     }
+}
+
+/// What a directory of manifests has for a start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestFacts {
+    pub directory: PathBuf,
+    /// Those that are taken.
+    pub n_pods: usize,
+    /// What is refused, each with its file and its field.
+    pub faults: Vec<String>,
+    /// The same of what makes a difference to what runs.
+    pub warnings: Vec<String>,
 }
 
 /// What kubelet's formula of available memory never counts as used, bytes.
@@ -288,6 +308,9 @@ pub struct CheckItem {
     pub name: String,
     pub level: CheckLevel,
     pub found: String,
+    /// More of that, in lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
     /// What the agent cannot do because of it. `None` when the level is ok.
     pub consequence: Option<String>,
     /// What an operator can do about it, where something can be done.
@@ -300,6 +323,7 @@ impl CheckItem {
             name: name.to_owned(),
             level: CheckLevel::Ok,
             found: found.into(),
+            details: Vec::new(),
             consequence: None,
             remedy: None,
         }
@@ -357,7 +381,7 @@ impl CheckReport {
 }
 
 impl fmt::Display for CheckReport {
-    /// One line an item, what follows from it below, and a summary.
+    /// One line an item, what follows from it and the first of its details below, and a summary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.items.iter().map(|it| it.name.len()).max().unwrap_or(0);
         for item in &self.items {
@@ -367,6 +391,13 @@ impl fmt::Display for CheckReport {
                 if let Some(note) = note {
                     writeln!(f, "{:8}  {:width$}  {label}: {note}", "", "")?;
                 }
+            }
+            for line in item.details.iter().take(MAX_SHOWN) {
+                writeln!(f, "{:8}  {:width$}  {}", "", "", printable(line))?;
+            }
+            let n_more = item.details.len().saturating_sub(MAX_SHOWN);
+            if n_more > 0 {
+                writeln!(f, "{:8}  {:width$}  and {n_more} more", "", "")?;
             }
         }
         write!(
@@ -402,5 +433,21 @@ mod tests {
         assert_eq!(report.exit_status(), 0);
         report.items.push(CheckItem::fatal("memory", "none", "no"));
         assert_eq!(report.exit_status(), 1);
+    }
+
+    #[test]
+    fn details_stand_below_their_item_as_many_as_are_read() {
+        let mut item = CheckItem::ok("m", "found");
+        item.details = vec!["a\nb\u{1b}[2J".to_owned()];
+        let mut report = CheckReport { items: vec![item] };
+        assert_eq!(
+            report.to_string(),
+            "ok        m  found\n             a?b?[2J\n1 ok, 0 degraded, 0 fatal"
+        );
+        report.items[0].details = vec!["a".to_owned(); MAX_SHOWN + 2];
+        let text = report.to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines.len(), MAX_SHOWN + 3);
+        assert_eq!(lines[MAX_SHOWN..=MAX_SHOWN + 1], ["a", "and 2 more"]);
     }
 }

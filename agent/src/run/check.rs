@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{RunError, observe};
+use super::{RunError, observe, own};
 use crate::apply::devices::{DEVICE_PROGRAM, DevicePrograms};
 use crate::check;
 use crate::config::{Compat, Config, KubeletConfig, Mode};
@@ -24,9 +24,15 @@ use crate::sources::probe;
 use crate::sys::{Root, page_size};
 
 /// What this node gives the agent. Every eBPF program is loaded and attached for a moment; nothing
-/// is pinned, mounted or written.
-pub fn check(config: &Config) -> CheckReport {
+/// is pinned, mounted or written. `reads_manifests`: those of mode `own`, too.
+pub fn check(config: &Config, reads_manifests: bool) -> CheckReport {
     let mut facts = facts(config);
+    // A start reads them later, when what it may die of is noted.
+    if let Mode::Own(own) = &config.mode
+        && reads_manifests
+    {
+        facts.manifests = own::find_manifests(config, own);
+    }
     if let Mode::Observe(settings) = &config.mode {
         facts.runtime = observe::find_runtime(settings);
         let pods = facts.pod_cgroups.as_ref();

@@ -58,6 +58,7 @@ pub(super) use self::fitness::{capacity, check_config};
 pub(super) use self::hands::SettingError;
 use self::hands::{DeviceControl, Hands};
 use self::logs::LogKeeper;
+pub(super) use self::manifests::find_manifests;
 use self::ownership::Ownership;
 use self::pass::{Pauses, Scope};
 use self::placement::Placement;
@@ -77,7 +78,7 @@ use super::serve::{self, Shown};
 use super::sweep::Readings;
 use super::told::Told;
 use super::{RunError, check, identity, missed};
-use crate::config::{Compat, Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
+use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
@@ -95,7 +96,7 @@ use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent, StartError};
-use crate::sources::manifests::{ManifestDirectory, PatientDirectory};
+use crate::sources::manifests::PatientDirectory;
 use crate::sources::oom_counters::Signals;
 use crate::sys::launch::Limits;
 use crate::sys::{Root, clock, steady};
@@ -263,16 +264,11 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         move || drop(to_loop.send(Event::Shutdown))
     })?;
 
-    let PodsConfig::Manifests { manifest_directory } = &own.pods;
     let paths = StatePaths(config.state_directory.clone());
     let told = Told::new(log.clone());
     identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
     let beginning = Arc::new(Beginning::of(&paths, &told));
-    let manifests = ManifestDirectory::new(manifest_directory)
-        .with_node_name(node.name.as_str())
-        .with_believed_status(own.compat == Compat::Kubelet)
-        .with_pod_level_resources(config.kubelet.pod_level_resources)
-        .with_witness(Arc::<Beginning>::clone(&beginning));
+    let manifests = manifests::directory(&config, &own, &node.name, Arc::clone(&beginning));
     // A full channel means that the loop has enough reason to look.
     let on_late = {
         let to_loop = to_loop.clone();

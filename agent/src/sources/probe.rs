@@ -63,6 +63,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         uncounted_disks: uncounted_disks.unwrap_or_default(),
         // The configuration says which.
         reserved_cgroups: Vec::new(),
+        manifests: None,
         pod_cgroups: None,
         runtime: None,
         kubelet: kubelet(root),

@@ -24,6 +24,8 @@ use crate::sys::note::Note;
 pub(super) const WHY: &str = "the agent died of it at two starts in a row: it is left aside until it \
                               changes, or another version of the agent comes";
 
+/// What is left aside, in the state directory.
+const FILE: &str = "set-aside.json";
 const KIND: &str = "set-aside";
 const VERSION: u32 = 1;
 
@@ -60,7 +62,7 @@ struct State {
 impl Beginning {
     /// Reads what the agents before left.
     pub(super) fn of(paths: &StatePaths, told: &Told) -> Self {
-        let file = paths.0.join("set-aside.json");
+        let file = paths.0.join(FILE);
         let mut aside = aside(&file);
         let mut state = State::default();
         match Note::open(&paths.0.join("start")) {
@@ -87,6 +89,14 @@ impl Beginning {
         state.aside = aside.things;
         state.put();
         Self(Mutex::new(state))
+    }
+
+    /// For who begins nothing: leaves the same aside, and notes nothing.
+    pub(super) fn of_nobody(paths: &StatePaths) -> Self {
+        Self(Mutex::new(State {
+            aside: aside(&paths.0.join(FILE)).things,
+            ..State::default()
+        }))
     }
 
     /// The first pass is made.
@@ -229,5 +239,10 @@ mod tests {
             third.is_over();
             assert!(!third.begins("b"));
         }
+        for _ in 0..2 {
+            let nobody = Beginning::of_nobody(&paths);
+            assert!(!nobody.begins("b") && nobody.begins("a"));
+        }
+        assert!(begin().begins("a"), "it was noted");
     }
 }

@@ -47,6 +47,7 @@ type Case = (&'static str, Shows, &'static str, &'static str);
 const EVICTIONS: &str = include_str!("evictions.rs");
 const FORENSICS: &str = include_str!("../forensics.rs");
 const MAIN: &str = include_str!("../../main.rs");
+const MANIFESTS: &str = include_str!("manifests.rs");
 const KERNEL: &str = include_str!("../kernel.rs");
 const MODES: &str = include_str!("../../run.rs");
 const OBSERVE: &str = include_str!("../observe.rs");
@@ -77,7 +78,7 @@ const CASES: &[Case] = &[
     ("kind", Refused, "", "kind: Pod"),
     ("mode", At(MODES, "Mode::Observe(observe) =>"), "", "mode: observe"),
     ("pods.source", At(OBSERVED_PODS, "match observe.pods"), "mode: observe", "mode: observe\npods: {source: apiserver}"),
-    ("pods.manifestDirectory", At(RUN, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
+    ("pods.manifestDirectory", At(MANIFESTS, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
     ("pods.removeUnknownCgroups", At(OWNERSHIP, "remove_unknown_cgroups"), "", "pods: {removeUnknownCgroups: true}"),
     ("runtime.type", At(OBSERVE, "match &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
     ("kubernetes.nodeName", At(OBSERVED_PODS, "kubernetes.node_name.clone()"), "mode: observe", "mode: observe\nkubernetes: {nodeName: node1}"),
@@ -181,7 +182,7 @@ const CASES: &[Case] = &[
         "kubelet: {crashLoopBackOff: {maxContainerRestartPeriod: 9s}}",
         "kubelet: {crashLoopBackOff: {maxContainerRestartPeriod: 9s}, featureGates: {KubeletCrashLoopBackOffMax: false}}"),
     ("kubelet.featureGates.MemoryQoS", In("cgroups"), "", QOS),
-    ("kubelet.featureGates.PodLevelResources", At(RUN, "with_pod_level_resources(config.kubelet.pod_level_resources)"), "",
+    ("kubelet.featureGates.PodLevelResources", At(MANIFESTS, "with_pod_level_resources(config.kubelet.pod_level_resources)"), "",
         "kubelet: {featureGates: {PodLevelResources: false}}"),
     ("kubelet.featureGates.PodLevelResourceManagers", In("placement"), STATIC,
         "kubelet: {cpuManagerPolicy: static, kubeReserved: {cpu: 1}, featureGates: {PodLevelResourceManagers: true}}"),

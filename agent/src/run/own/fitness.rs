@@ -110,7 +110,7 @@ pub(in crate::run) fn capacity(config: &Config) -> Option<NodeCapacity> {
     Some(node.capacity)
 }
 
-fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
+pub(super) fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
     // What is wrong with the directory is told of the directory.
     let there = directories::nearest(root, &config.state_directory);
     let nodefs = there.map_or_else(|_| config.state_directory.clone(), |(there, _)| there);

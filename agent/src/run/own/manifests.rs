@@ -1,21 +1,63 @@
-//! Manifests to pods: which are new, which go, and which stay because nobody can say.
+//! Manifests to pods: how their directory is read, which are new, which go, and which stay because nobody can say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
-use super::pods::PodEntry;
+use super::beginning::Beginning;
+use super::fitness::find_node;
+use super::pods::{PodEntry, StatePaths};
+use crate::config::{Compat, Config, OwnConfig, PodsConfig};
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::PodState;
 use crate::model::admission::{Admission, Refusal};
+use crate::model::check::ManifestFacts;
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid, Redefinition};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
-use crate::sources::manifests::{ManifestFault, ManifestScan};
-use crate::sys::clock;
+use crate::sources::manifests::{ManifestDirectory, ManifestFault, ManifestScan, PatientDirectory};
+use crate::sys::{Root, clock};
+
+/// The configured directory, which nobody has read yet.
+pub(super) fn directory(
+    config: &Config,
+    own: &OwnConfig,
+    node_name: &str,
+    beginning: Arc<Beginning>,
+) -> ManifestDirectory {
+    let PodsConfig::Manifests { manifest_directory } = &own.pods;
+    ManifestDirectory::new(manifest_directory)
+        .with_node_name(node_name)
+        .with_believed_status(own.compat == Compat::Kubelet)
+        .with_pod_level_resources(config.kubelet.pod_level_resources)
+        .with_witness(beginning)
+}
+
+/// For `ballast check`. `None`: the node cannot be read, which is told by itself.
+pub(in crate::run) fn find_manifests(config: &Config, own: &OwnConfig) -> Option<ManifestFacts> {
+    let node = find_node(&Root::host(), config).ok()?;
+    Some(read_once(config, own, &node.name))
+}
+
+/// What a start would take and refuse, without a start.
+fn read_once(config: &Config, own: &OwnConfig, node_name: &str) -> ManifestFacts {
+    let paths = StatePaths(config.state_directory.clone());
+    let beginning = Arc::new(Beginning::of_nobody(&paths));
+    let directory = directory(config, own, node_name, beginning);
+    // Nobody comes back for a reading that is late.
+    let mut directory = PatientDirectory::new(directory, || {});
+    let scan = directory.scan();
+    let warnings = scan.warnings.iter().filter(|it| !it.is_minor);
+    ManifestFacts {
+        directory: directory.path().to_owned(),
+        n_pods: scan.pods.len(),
+        faults: scan.faults.iter().map(ToString::to_string).collect(),
+        warnings: warnings.map(ToString::to_string).collect(),
+    }
+}
 
 /// What the last reading said beside the pods.
 #[derive(Debug, Default)]
@@ -350,6 +392,7 @@ impl ManifestState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     fn warning(field: &str, is_minor: bool) -> ManifestFault {
         ManifestFault {
@@ -377,5 +420,56 @@ mod tests {
         assert_eq!(state.warn(&next), [in_full("d")]);
         assert_eq!(state.warnings, ["d", "a"].map(in_full));
         assert!(state.warn(&[]).is_empty() && state.warnings_of.is_empty());
+    }
+
+    #[test]
+    fn what_a_start_would_read_is_found_without_one() {
+        let (state, pods) = (Scratch::new("state"), Scratch::new("manifests"));
+        let text = format!(
+            "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             stateDirectory: {}\npods: {{manifestDirectory: {}}}\n",
+            state.path("none").display(),
+            pods.directory().display()
+        );
+        let config = Config::from_yaml(&text, None, &[])
+            .expect("no faults")
+            .config;
+        let find = || read_once(&config, config.mode.own().expect("it is"), "node1");
+        let pod = |name: &str, more: &str| {
+            let text = format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{more}, containers: \
+                 [{{name: app, image: none, command: [sleep]}}]}}}}"
+            );
+            pods.write(format!("{name}.yaml"), text)
+        };
+        let good = pod("good", "hostname: web, schedulerName: another");
+        let bad = pod("bad", "volumes: [{name: v, secret: {secretName: s}}]");
+        let found = find();
+        assert_eq!(found.directory, pods.directory());
+        assert_eq!(found.n_pods, 1);
+        for (list, file, field) in [
+            (
+                &found.faults,
+                bad,
+                "pod default/bad: spec.volumes[0].secret",
+            ),
+            (&found.warnings, good, "pod default/good: spec.hostname: "),
+        ] {
+            let [text] = &list[..] else {
+                panic!("{found:?}");
+            };
+            let begins = format!("{}: document 1: {field}", file.display());
+            assert!(text.starts_with(&begins), "{text}");
+        }
+        assert!(!Root::host().exists(state.path("none")));
+
+        let path = pods.directory().display().to_string();
+        drop(pods);
+        let found = find();
+        let told = format!("{path}: the directory is not there");
+        let [fault] = &found.faults[..] else {
+            panic!("{found:?}");
+        };
+        assert!(found.n_pods == 0 && fault.starts_with(&told), "{fault}");
     }
 }
