@@ -398,10 +398,16 @@ fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Ve
                     protocol,
                     port,
                 })),
-                None => found.fault(
-                    format!("{path}.hostPort"),
-                    format!("`{number}` is not in 1..=65535"),
-                ),
+                None => {
+                    let field = match given {
+                        Some(_) => "hostPort",
+                        None => "containerPort",
+                    };
+                    found.fault(
+                        format!("{path}.{field}"),
+                        format!("`{number}` is not in 1..=65535"),
+                    );
+                }
             }
         }
     }

@@ -725,6 +725,13 @@ fn ports_of_the_host_are_those_of_containers_that_run_as_long_as_the_pod() {
             "spec.containers[0].ports[1].protocol: `ICMP` is none of TCP, UDP, SCTP",
         ]
     );
+    let on_host = json!({"hostNetwork": true, "containers": [{"name": "a", "ports": [
+        {"containerPort": 65536},
+    ]}]});
+    assert_eq!(
+        faults(on_host),
+        ["spec.containers[0].ports[0].containerPort: `65536` is not in 1..=65535"]
+    );
 }
 
 #[test]
