@@ -307,12 +307,13 @@ impl ManifestDirectory {
     fn update(&mut self, names: &[String], scan: &mut ManifestScan) {
         let skipped = |name: &&String| !is_temporary(name) && !has_ending(name);
         for name in names.iter().filter(skipped) {
-            let message = format!(
-                "is not read: its name ends in none of {}",
-                ENDINGS.join(", ")
-            );
-            scan.warnings
-                .push(ManifestFault::of_file(self.path.join(name), message));
+            let path = self.path.join(name);
+            let why = match Root::host().is_dir(&path) {
+                true => "it is a directory".to_owned(),
+                false => format!("its name ends in none of {}", ENDINGS.join(", ")),
+            };
+            let message = format!("is not read: {why}");
+            scan.warnings.push(ManifestFault::of_file(path, message));
         }
         let is_manifest = |name: &&String| !is_temporary(name) && has_ending(name);
         let manifests: Vec<&String> = names.iter().filter(is_manifest).collect();

@@ -868,7 +868,9 @@ fn only_regular_manifests_are_read_and_nothing_blocks() {
         fixture.put(name, pod("temporary"));
     }
     fixture.put("a.yaml.bak", pod("backup"));
-    fs::create_dir(fixture.path.join("d.yaml")).expect("the fixture can be made");
+    for name in ["d.yaml", "old"] {
+        fs::create_dir(fixture.path.join(name)).expect("the fixture can be made");
+    }
     let fifo = fixture.path.join("f.yaml");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("the fixture can be made");
     symlink("nowhere", fixture.path.join("g.yaml")).expect("the fixture can be made");
@@ -885,7 +887,10 @@ fn only_regular_manifests_are_read_and_nothing_blocks() {
     let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
     assert_eq!(
         warnings,
-        ["a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json, .manifest"]
+        [
+            "a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json, .manifest",
+            "old: is not read: it is a directory",
+        ]
     );
 }
 
