@@ -378,8 +378,15 @@ fn digest(pod: &v1::Pod) -> String {
 
 /// Modes such as 0644 are octal numbers to Kubernetes, which reads YAML 1.1, and text to YAML 1.2.
 fn read_octal_modes(pod: &mut Value) {
-    if let Some(volumes) = pod.pointer_mut("/spec/volumes") {
-        read_octal_modes_below(volumes);
+    let volumes = pod.pointer_mut("/spec/volumes");
+    let volumes = volumes.and_then(Value::as_array_mut).into_iter().flatten();
+    for volume in volumes {
+        // In others, as among the options of a flexVolume, a mode is a text.
+        for kind in ["configMap", "downwardAPI", "projected", "secret"] {
+            if let Some(source) = volume.get_mut(kind) {
+                read_octal_modes_below(source);
+            }
+        }
     }
 }
 

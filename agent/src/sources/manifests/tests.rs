@@ -405,6 +405,17 @@ fn bare_numbers_are_quantities_and_octal_modes_are_numbers() {
 }
 
 #[test]
+fn a_mode_that_kubernetes_reads_as_a_text_stays_one() {
+    let fixture = Fixture::new("modes");
+    let volume = "{name: v, flexVolume: {driver: example/d, options: {mode: \"0755\"}}}";
+    let volumes = format!("volumes: [{volume}], containers");
+    fixture.put("a.yaml", pod("one").replace("containers", &volumes));
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    assert_eq!(names(&scan), ["one"]);
+}
+
+#[test]
 fn where_nothing_is_written_a_text_is_empty_and_a_quantity_is_zero() {
     let fixture = Fixture::new("nulls");
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one, labels: {a: }, annotations: {b: ~}}, \
