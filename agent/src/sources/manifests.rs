@@ -7,6 +7,8 @@
 //! - of two definitions of one pod the one that was there first counts;
 //! - a directory that cannot be listed keeps everything.
 //!
+//! An object of another kind, as a Service beside its pod, is told and no fault.
+//!
 //! Pods go when their document goes from a file without faults, or when their file goes. That a file
 //! is gone is believed of a directory that holds still: a listing made while a file is renamed may
 //! have neither name.

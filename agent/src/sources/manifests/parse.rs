@@ -170,10 +170,18 @@ impl Parser<'_> {
                 "is not a mapping of fields; right would be a v1 Pod".into(),
             ),
             (true, None) => (Some("kind"), "is missing; right would be Pod".into()),
-            (true, Some(kind)) => (
-                Some("kind"),
-                format!("{kind} is not a pod; right would be Pod, PodList or List"),
-            ),
+            (true, Some(kind)) if has_no_pod(value) => {
+                let message = format!("{kind} is not a pod, and is ignored");
+                return self.warn(place, None, &[FieldFault::new("kind", message)]);
+            }
+            (true, Some(kind)) => {
+                let right = match place.prefix {
+                    "" => "Pod, PodList or List",
+                    _ => "Pod",
+                };
+                let message = format!("{kind} is not a pod; right would be {right}");
+                (Some("kind"), message)
+            }
         };
         let field = field.map(|it| format!("{}{it}", place.prefix));
         self.fault(place, full_name(value), field, message);
@@ -333,6 +341,16 @@ fn share(n_documents: usize, text: &str) -> Budget {
         nodes: part(whole.nodes, text.len() / 2).min(whole.nodes),
         text_bytes: part(whole.text_bytes, text.len()).min(MOST_TEXT),
     }
+}
+
+/// An object of another kind, as stands beside pods in what `kubectl apply` takes. One that has containers or items is
+/// a pod or a list whose kind is written wrong, and a kind that is the begin of theirs may be half written.
+fn has_no_pod(object: &Value) -> bool {
+    let kind = object.get("kind").and_then(Value::as_str);
+    let kind = kind.unwrap_or_default().to_ascii_lowercase();
+    let is_begin = ["podlist", "list"].iter().any(|it| it.starts_with(&kind));
+    let has_pods = object.pointer("/spec/containers").or(object.get("items"));
+    !is_begin && has_pods.is_none()
 }
 
 /// `namespace/name` of a document that may be anything.

@@ -295,16 +295,28 @@ fn a_fault_names_file_document_pod_and_field() {
             "a.yaml: document 1: kind: is missing; right would be Pod",
         ),
         (
-            "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}}",
-            "a.yaml: document 1: pod shop/web: kind: \"Deployment\" is not a pod; right would be Pod, PodList or List",
+            "{apiVersion: v1, kind: pod, metadata: {name: web, namespace: shop}, spec: {containers: []}}",
+            "a.yaml: document 1: pod shop/web: kind: \"pod\" is not a pod; right would be Pod, PodList or List",
+        ),
+        (
+            "apiVersion: v1\nkind: Po",
+            "a.yaml: document 1: kind: \"Po\" is not a pod; right would be Pod, PodList or List",
+        ),
+        (
+            "{apiVersion: v1, kind: podlist}",
+            "a.yaml: document 1: kind: \"podlist\" is not a pod; right would be Pod, PodList or List",
+        ),
+        (
+            "{apiVersion: v1, kind: Pods, items: []}",
+            "a.yaml: document 1: kind: \"Pods\" is not a pod; right would be Pod, PodList or List",
         ),
         (
             "{apiVersion: v1, kind: List, items: 5}",
             "a.yaml: document 1: items: is not a list",
         ),
         (
-            "{apiVersion: v1, kind: List, items: [{kind: Secret}]}",
-            "a.yaml: document 1: items[0].kind: \"Secret\" is not a pod; right would be Pod, PodList or List",
+            "{apiVersion: v1, kind: List, items: [{kind: List}]}",
+            "a.yaml: document 1: items[0].kind: \"List\" is not a pod; right would be Pod",
         ),
         (
             "{kind: List, items: []}",
@@ -337,6 +349,30 @@ fn a_fault_names_file_document_pod_and_field() {
     assert_eq!(found.len(), 1, "{found:?}");
     let right = "a.yaml: document 1: pod default/web: items[0].spec.containers[0].resources.limits[cpu]: `lots`";
     assert!(found[0].starts_with(right), "{found:?}");
+}
+
+#[test]
+fn what_is_of_another_kind_beside_a_pod_is_told_and_no_fault() {
+    let fixture = Fixture::new("beside");
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: []}}";
+    fixture.put("a.yaml", format!("{service}\n---\n{}", pod("one")));
+    let items = format!("{}, {service}", pod("two").trim_end());
+    fixture.put(
+        "b.yaml",
+        format!("{{apiVersion: v1, kind: List, items: [{items}]}}"),
+    );
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    assert_eq!(names(&scan), ["one", "two"]);
+    assert!(scan.is_complete);
+    let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
+    assert_eq!(
+        warnings,
+        [
+            "a.yaml: document 1: kind: \"Service\" is not a pod, and is ignored",
+            "b.yaml: document 1: items[1].kind: \"Service\" is not a pod, and is ignored",
+        ]
+    );
 }
 
 #[test]
