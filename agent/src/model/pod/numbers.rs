@@ -3,6 +3,32 @@
 
 use serde_json::Value;
 
+/// Maps and lists of texts, wherever they stand in a pod.
+const TEXTS: [&str; 21] = [
+    "add",
+    "annotations",
+    "args",
+    "command",
+    "drop",
+    "finalizers",
+    "hostnames",
+    "labels",
+    "matchLabelKeys",
+    "matchLabels",
+    "mismatchLabelKeys",
+    "monitors",
+    "nameservers",
+    "namespaces",
+    "nodeSelector",
+    "options",
+    "portals",
+    "searches",
+    "targetWWNs",
+    "values",
+    "wwids",
+];
+const QUANTITIES: [&str; 3] = ["limits", "overhead", "requests"];
+
 /// Turns the numbers of a v1.Pod document that stand where a quantity belongs into strings. To be
 /// done before the document is read as a v1.Pod; anything else is left as it is.
 pub fn quote_quantities(pod: &mut Value) {
@@ -25,45 +51,34 @@ pub fn quote_quantities(pod: &mut Value) {
 }
 
 /// Puts what the API reads where nothing stands for the text of a map or of a list, or for a quantity: the empty text,
-/// and 0. To be done before the document is read as a v1.Pod.
-pub fn fill_nulls(pod: &mut Value) {
-    for map in [
-        "/metadata/labels",
-        "/metadata/annotations",
-        "/spec/nodeSelector",
-    ] {
-        fill(pod.pointer_mut(map), "");
-    }
-    let Some(spec) = pod.get_mut("spec") else {
-        return;
-    };
-    fill(spec.get_mut("overhead"), "0");
-    fill_resources(spec);
-    for field in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in list(spec.get_mut(field)) {
-            fill_resources(container);
-            for texts in ["command", "args"] {
-                fill(container.get_mut(texts), "");
+/// and 0. To be done before a document is read as a v1.Pod.
+pub fn fill_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if TEXTS.contains(&name.as_str()) {
+                    fill(field, "");
+                } else if QUANTITIES.contains(&name.as_str()) {
+                    fill(field, "0");
+                }
+                fill_nulls(field);
             }
         }
+        Value::Array(items) => items.iter_mut().for_each(fill_nulls),
+        _ => {}
     }
-}
-
-fn fill_resources(holder: &mut Value) {
-    fill(holder.pointer_mut("/resources/requests"), "0");
-    fill(holder.pointer_mut("/resources/limits"), "0");
 }
 
 /// The entries of a map or of a list.
-fn fill(entries: Option<&mut Value>, with: &str) {
+fn fill(entries: &mut Value, with: &str) {
     let fill_one = |it: &mut Value| {
         if it.is_null() {
             *it = with.into();
         }
     };
     match entries {
-        Some(Value::Object(map)) => map.values_mut().for_each(fill_one),
-        Some(Value::Array(list)) => list.iter_mut().for_each(fill_one),
+        Value::Object(map) => map.values_mut().for_each(fill_one),
+        Value::Array(list) => list.iter_mut().for_each(fill_one),
         _ => {}
     }
 }

@@ -456,7 +456,11 @@ fn where_nothing_is_written_a_text_is_empty_and_a_quantity_is_zero() {
     let fixture = Fixture::new("nulls");
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one, labels: {a: }, annotations: {b: ~}}, \
                spec: {nodeSelector: {c: }, overhead: {cpu: }, containers: [{name: app, image: none, \
-               command: [run, null], args: [ ~ ], resources: {limits: {memory: }}}]}}";
+               command: [run, null], args: [ ~ ], resources: {limits: {memory: }}, \
+               livenessProbe: {exec: {command: [run, ~]}}}], \
+               hostAliases: [{ip: 192.0.2.1, hostnames: [ ~ ]}], dnsConfig: {nameservers: [ ~ ]}, \
+               topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, \
+               labelSelector: {matchLabels: {d: }}}]}}";
     fixture.put("a.yaml", pod);
     let scan = fixture.scan();
     assert_eq!(scan.faults, []);
