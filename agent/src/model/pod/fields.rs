@@ -495,7 +495,7 @@ fn ports(spec: &v1::PodSpec, found: &mut Findings) {
 
 /// `path` is the field as it stands in the manifest below `spec`, `row` as it stands in the table.
 fn walk(path: &str, row: &str, value: &Value, found: &mut Findings) {
-    if is_empty(value) {
+    if is_empty(row, value) {
         return;
     }
     let treatment = FIELDS.binary_search_by_key(&row, |(field, _)| field);
@@ -539,13 +539,14 @@ fn below(path: &str, field: &str) -> String {
 }
 
 /// It asks for nothing.
-fn is_empty(value: &Value) -> bool {
+fn is_empty(row: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
-        // An `emptyDir: {}` is one.
-        Value::Object(_) | Value::Bool(_) | Value::Number(_) => false,
+        // A `secret: {}` is a volume.
+        Value::Object(fields) => fields.is_empty() && !row.starts_with("volumes[]"),
+        Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

@@ -182,6 +182,20 @@ fn nothing_is_said_of_defaults() {
 }
 
 #[test]
+fn an_empty_object_asks_for_nothing_but_a_volume() {
+    let (faults, warnings) = judged(json!({
+        "containers": [{"name": "a", "command": ["x"], "securityContext": {"seLinuxOptions": {}}}],
+        "affinity": {"podAffinity": {}},
+        "dnsConfig": {},
+        "volumes": [{"name": "v", "downwardAPI": {}}, {"name": "w", "secret": {}}],
+    }));
+    let of = |field: &str, rest: String| vec![format!("spec.volumes{field}: {rest}")];
+    assert_eq!(faults, of("[1].secret", Because::Secrets.to_string()));
+    let ignored = format!("is ignored: {}", Because::Volumes);
+    assert_eq!(warnings, of("[0].downwardAPI", ignored));
+}
+
+#[test]
 fn what_a_manifest_cannot_refer_to_is_a_fault_at_its_field() {
     let (faults, _) = judged(json!({
         "containers": [],
@@ -220,8 +234,9 @@ fn what_a_manifest_cannot_refer_to_is_a_fault_at_its_field() {
 
 #[test]
 fn what_has_no_effect_is_told_of_each_container() {
+    let probe = json!({"exec": {"command": ["true"]}});
     let (faults, warnings) = judged(json!({
-        "containers": [{"name": "a", "livenessProbe": {}, "ports": [{"containerPort": 80, "hostPort": 8080}]}],
+        "containers": [{"name": "a", "livenessProbe": probe, "ports": [{"containerPort": 80, "hostPort": 8080}]}],
         "initContainers": [{"name": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}]}],
         "volumes": [{"name": "v", "hostPath": {"path": "/v"}}, {"name": "n", "nfs": {"server": "s", "path": "/"}}],
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
@@ -252,7 +267,7 @@ fn what_makes_no_difference_to_what_runs_is_minor() {
             "name": "a",
             "command": ["app"],
             "imagePullPolicy": "Sometimes",
-            "livenessProbe": {},
+            "livenessProbe": {"exec": {"command": ["true"]}},
             "securityContext": {"allowPrivilegeEscalation": false},
             "terminationMessagePath": "/dev/other",
         }],
