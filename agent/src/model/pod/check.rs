@@ -2,8 +2,11 @@
 //! validation (Kubernetes 1.36, core/validation), as far as it concerns fields used here.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use super::convert::{Findings, is_huge_pages, key_path};
+use k8s_openapi::api::core::v1;
+
+use super::convert::{ContainerKind, Findings, is_huge_pages, key_path};
 use super::totals::is_pod_level_resource;
 use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource};
 
@@ -148,7 +151,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
 }
 
 /// Relations between fields, which the API server has checked for its own pods.
-pub(super) fn relations(pod: &Pod, found: &mut Findings) {
+pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
     debug_assert_eq!(pod.origin, PodOrigin::Manifest);
     let mut volume_names = BTreeSet::new();
     for (i, volume) in pod.volumes.iter().enumerate() {
@@ -159,10 +162,13 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
             found.fault(path, format!("`{}` is used by another volume", volume.name));
         }
     }
-    for (path, container) in containers(pod) {
+    let kinds = [ContainerKind::Init, ContainerKind::Regular];
+    let sources = kinds.into_iter().flat_map(|it| it.of(spec));
+    for ((path, container), (_, source)) in containers(pod).zip(sources) {
         resources(&container.resources, &format!("{path}.resources"), found);
         let mut mount_paths = BTreeSet::new();
-        for (i, (volume, mount_path)) in container.volume_mounts.iter().enumerate() {
+        for (i, mount) in source.volume_mounts.iter().flatten().enumerate() {
+            let (volume, mount_path) = (&mount.name, &mount.mount_path);
             let path = format!("{path}.volumeMounts[{i}]");
             if !volume_names.contains(volume.as_str()) {
                 found.fault(
@@ -170,7 +176,7 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
                     format!("no volume `{volume}` in spec.volumes"),
                 );
             }
-            elsewhere(pod, volume, mount_path, &path, found);
+            elsewhere(pod, mount, &path, found);
             if mount_path.is_empty() {
                 found.fault(format!("{path}.mountPath"), "is missing");
             } else if !mount_paths.insert(mount_path) {
@@ -231,16 +237,22 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
 }
 
 /// Nothing is mounted, so a volume is where a container asks for it by chance alone.
-fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut Findings) {
-    let volume = pod.volumes.iter().find(|it| it.name == volume);
+fn elsewhere(pod: &Pod, mount: &v1::VolumeMount, path: &str, found: &mut Findings) {
+    let asked_for = |volume: &str| match mount.sub_path.as_deref().unwrap_or_default() {
+        "" => volume.to_owned(),
+        sub_path => format!("{}/{sub_path}", volume.trim_end_matches('/')),
+    };
+    let volume = pod.volumes.iter().find(|it| it.name == mount.name);
     let place = match volume.map(|it| &it.source) {
-        Some(VolumeSource::HostPath { path, .. }) if is_same_path(path, mount_path) => return,
-        Some(VolumeSource::HostPath { path, .. }) => format!("at `{path}`"),
+        Some(VolumeSource::HostPath { path, .. }) => {
+            let place = asked_for(path);
+            if Path::new(&place) == Path::new(&mount.mount_path) {
+                return;
+            }
+            format!("at `{place}`")
+        }
         Some(VolumeSource::EmptyDir { .. }) => {
-            format!(
-                "$BALLAST_POD_DIR/volumes/{}",
-                volume.map_or("", |it| &it.name)
-            )
+            asked_for(&format!("$BALLAST_POD_DIR/volumes/{}", mount.name))
         }
         // Told of the volume.
         Some(VolumeSource::Other { .. }) | None => return,
@@ -249,11 +261,6 @@ fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut 
         format!("{path}.mountPath"),
         format!("is ignored: the process runtime mounts nothing, so the volume is {place}"),
     );
-}
-
-/// But for slashes at the end.
-fn is_same_path(one: &str, other: &str) -> bool {
-    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 fn resources(own: &Resources, path: &str, found: &mut Findings) {

@@ -96,7 +96,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     if origin == PodOrigin::Manifest {
         unknown_class(&pod, &mut found);
         pod.apply_defaults();
-        check::relations(&pod, &mut found);
+        check::relations(&pod, spec, &mut found);
     }
     // Variables may refer to the pod's resources, so they come after the defaults.
     env::resolve(source, &mut pod, &mut found);

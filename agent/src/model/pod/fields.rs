@@ -280,7 +280,8 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].volumeMounts[].recursiveReadOnly",
             unless(&["Disabled"], Mounts),
         ),
-        ("containers[].volumeMounts[].subPath", ignored(Mounts)),
+        // Told with mountPath.
+        ("containers[].volumeMounts[].subPath", Honoured),
         ("containers[].volumeMounts[].subPathExpr", ignored(Mounts)),
         ("containers[].workingDir", Honoured),
         ("dnsConfig", ignored(Network)),

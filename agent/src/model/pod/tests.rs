@@ -583,6 +583,31 @@ fn groups_and_kinds_of_host_paths_are_those_of_the_api() {
 }
 
 #[test]
+fn a_part_of_a_volume_is_told_where_it_is_elsewhere() {
+    let told = |volume: &str, sub_path: &str, mount_path: &str| {
+        let mount = json!({"name": volume, "subPath": sub_path, "mountPath": mount_path});
+        let pod = good(json!({
+            "containers": [{"name": "app", "volumeMounts": [mount]}],
+            "volumes": [{"name": "etc", "hostPath": {"path": "/etc/"}}, {"name": "tmp", "emptyDir": {}}],
+        }));
+        let warnings = pod.warnings.iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    let right = |place: &str| {
+        format!(
+            "spec.containers[0].volumeMounts[0].mountPath: is ignored: the process runtime mounts nothing, so the \
+             volume is {place}"
+        )
+    };
+    assert_eq!(told("etc", "hosts", "/etc/hosts"), [""; 0]);
+    assert_eq!(told("etc", "", "/etc"), [""; 0]);
+    assert_eq!(told("etc", "hosts", "/hosts"), [right("at `/etc/hosts`")]);
+    assert_eq!(told("etc", "hosts", "/etc"), [right("at `/etc/hosts`")]);
+    let in_pod = right("$BALLAST_POD_DIR/volumes/tmp/a");
+    assert_eq!(told("tmp", "a", "/tmp"), [in_pod]);
+}
+
+#[test]
 fn what_would_run_an_image_says_what_runs_instead() {
     let warned = |container: Value| {
         let warnings = good(json!({"containers": [container]})).warnings;
