@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
@@ -200,6 +200,10 @@ impl Parser<'_> {
             return;
         }
         let name = full_name(&value);
+        let status = match value.as_object_mut() {
+            Some(fields) if !self.reading.believes_status => fields.remove("status"),
+            _ => None,
+        };
         fill_nulls(&mut value);
         quote_quantities(&mut value);
         read_octal_modes(&mut value);
@@ -224,9 +228,7 @@ impl Parser<'_> {
         let own_uid = typed.metadata.uid.as_ref().filter(|it| !it.is_empty());
         let digest = own_uid.map(|_| digest(&typed));
         self.complete(&mut typed);
-        let is_believed = self.reading.believes_status;
-        let status = typed.status.take_if(|_| !is_believed);
-        if status.is_some_and(|it| it != v1::PodStatus::default()) {
+        if status.is_some_and(|it| !it.is_null() && it != Value::Object(Map::new())) {
             let message = "is ignored: only who runs a pod knows it";
             let fault = FieldFault {
                 is_minor: true,

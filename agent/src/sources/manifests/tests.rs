@@ -241,6 +241,33 @@ fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
 }
 
 #[test]
+fn what_is_wrong_in_a_status_is_told_only_where_it_is_believed() {
+    let fixture = Fixture::new("status-wrong");
+    let put = |status: &str| {
+        let spec = "{containers: [{name: c, command: [run]}]}";
+        let rest = format!("metadata: {{name: web}}, spec: {spec}, status: {status}");
+        fixture.put("a.yaml", format!("{{apiVersion: v1, kind: Pod, {rest}}}"));
+    };
+    let told = |findings: &[ManifestFault]| findings.iter().map(short).collect::<Vec<_>>();
+    let of = |what: &str| [format!("a.yaml: document 1: pod default/web: status{what}")];
+    for status in ["{phases: [Running]}", "{phase: 5}"] {
+        put(status);
+        let scan = fixture.scan();
+        assert_eq!(scan.faults, []);
+        assert_eq!(
+            told(&scan.warnings),
+            of(": is ignored: only who runs a pod knows it")
+        );
+    }
+    let believing = || fixture.directory().with_believed_status(true).scan();
+    let unlike = of(".phase: invalid type: integer `5`, expected a string");
+    assert_eq!(told(&believing().faults), unlike);
+    put("{phases: [Running]}");
+    let unknown = of(".phases: unknown field, ignored");
+    assert_eq!(told(&believing().warnings), unknown);
+}
+
+#[test]
 fn resources_of_a_pod_that_are_left_out_are_told() {
     let fixture = Fixture::new("pod-resources");
     fixture.put(
