@@ -8,7 +8,7 @@
 use k8s_openapi::api::core::v1;
 
 use super::convert::{ContainerKind, Findings, quantity};
-use super::{Container, EnvVar, Pod, PodOrigin};
+use super::{CONFIG_SOURCE_ANNOTATION, Container, EnvVar, Pod, PodOrigin};
 use crate::model::quantity::Quantity;
 
 /// Fields with addresses of a pod and its node.
@@ -17,6 +17,13 @@ const ADDRESSES: [&str; 4] = [
     "status.hostIPs",
     "status.podIP",
     "status.podIPs",
+];
+
+/// Annotations that kubelet gives a static pod (pkg/kubelet/config, v1.36).
+const ANNOTATIONS_OF_KUBELET: [&str; 3] = [
+    "kubernetes.io/config.hash",
+    "kubernetes.io/config.seen",
+    CONFIG_SOURCE_ANNOTATION,
 ];
 
 /// Fills `env` of every container of `pod`, which is otherwise complete.
@@ -203,7 +210,11 @@ impl Resolver<'_> {
                     Some(pod.labels.get(key).cloned().unwrap_or_default())
                 }
                 Some(("metadata.annotations", key)) => {
-                    Some(pod.annotations.get(key).cloned().unwrap_or_default())
+                    let value = pod.annotations.get(key).cloned();
+                    match ANNOTATIONS_OF_KUBELET.contains(&key) {
+                        true => or_empty(value),
+                        false => Some(value.unwrap_or_default()),
+                    }
                 }
                 _ => {
                     found.fault(path, format!("`{field}` is not a field for variables"));

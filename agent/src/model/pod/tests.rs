@@ -390,6 +390,14 @@ fn variables_that_cannot_be_resolved_say_so() {
         assert!(pod.containers[0].env[0].is_node_address, "{field}");
         assert_eq!(pod.warnings, []);
     }
+    for name in ["hash", "seen", "source"] {
+        let field = format!("metadata.annotations['kubernetes.io/config.{name}']");
+        let pod = variables(from(json!({"fieldRef": {"fieldPath": field}})), no_status());
+        let pod = pod.expect("it is empty");
+        assert_eq!(pod.containers[0].env[0].value, "");
+        let told = format!("{field} is not known; the variable is empty");
+        assert_eq!(pod.warnings[0].message, told);
+    }
 }
 
 #[test]
