@@ -271,7 +271,8 @@ impl Parser<'_> {
                 .iter()
                 .copied()
                 .partition(|it| it.message == first.message);
-            let fields = same.iter().map(|it| format!("{}{}", place.prefix, it.path));
+            let field = |it: &&FieldFault| abridged(format!("{}{}", place.prefix, it.path));
+            let fields = same.iter().map(field);
             let fields = Some(fields.collect::<Vec<_>>().join(", "));
             let warning = self.finding(place, pod.cloned(), fields, first.message.clone());
             self.found.warnings.push(ManifestFault {
@@ -306,7 +307,7 @@ impl Parser<'_> {
         field: Option<String>,
         message: String,
     ) {
-        let fault = self.finding(place, pod, field, message);
+        let fault = self.finding(place, pod, field.map(abridged), message);
         self.found.faults.push(fault);
     }
 
@@ -320,12 +321,25 @@ impl Parser<'_> {
         ManifestFault {
             file: self.path.into(),
             document: Some(place.document),
-            pod,
+            pod: pod.map(abridged),
             field,
-            message,
+            message: abridged(message),
             is_minor: false,
         }
     }
+}
+
+/// A text about what somebody wrote has all of that. Where it is long, its begin stays, and what is said of it.
+fn abridged(text: String) -> String {
+    /// Together more than the longest name of a pod with its namespace, by which warnings find it.
+    const BEGIN: usize = 100;
+    const END: usize = 300;
+    if text.len() <= BEGIN + END {
+        return text;
+    }
+    let begin = text.floor_char_boundary(BEGIN);
+    let end = text.ceil_char_boundary(text.len() - END);
+    format!("{}...{}", &text[..begin], &text[end..])
 }
 
 /// The budget of one of `n_documents`: enough for any pod and for what its `text` has without aliases, and bounded for

@@ -379,6 +379,31 @@ fn a_fault_names_file_document_pod_and_field() {
 }
 
 #[test]
+fn a_long_value_is_told_by_its_begin() {
+    let fixture = Fixture::new("long");
+    let long = "\u{e4}".repeat(100_000);
+    fixture.put("a.yaml", pod(&long));
+    let container = format!("{{\"name\": \"c\", \"command\": [\"x\"], \"{long}\": 1}}");
+    let rest =
+        format!("\"metadata\": {{\"name\": \"one\"}}, \"spec\": {{\"containers\": [{container}]}}");
+    fixture.put(
+        "b.json",
+        format!("{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", {rest}}}"),
+    );
+    fixture.put("c.yaml", format!("{{apiVersion: v1, kind: {long}}}"));
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["one"]);
+    let (faults, warnings) = (&scan.faults, &scan.warnings);
+    assert_eq!((faults.len(), warnings.len()), (1, 2));
+    let rule = "` must be a DNS subdomain: DNS labels joined by dots";
+    let message = &faults[0].message;
+    assert!(message.starts_with("`\u{e4}") && message.ends_with(rule));
+    for it in faults.iter().chain(warnings) {
+        assert!(short(it).len() < 1_000, "{it}");
+    }
+}
+
+#[test]
 fn what_is_of_another_kind_beside_a_pod_is_told_and_no_fault() {
     let fixture = Fixture::new("beside");
     let service = "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: []}}";
