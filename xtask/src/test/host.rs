@@ -56,8 +56,10 @@ const STORM: &[&str] = &[
 /// what a process costs) and run one at a time.
 const TOGETHER: &[&str] = &[
     "cpusets::",
+    "crash::",
     "descriptors::",
     "devices::",
+    "escapes::",
     "files::",
     "hostile::",
     "lifecycle::",
