@@ -511,7 +511,10 @@ mod tests {
         let pod = lineage(3, [2, 3, 0], true);
         let init = |init| Some(NamespaceRole::Member { init });
         let deeper = lineage(98, [2, 3, 4], true);
-        // Whether the container's own file is asked, and whether that of the one below it.
+        let other = lineage(6, [5, 6, 0], true);
+        let [alone, beside] = [97, 96].map(|it| lineage(it, [5, 6, it], true));
+        let [misplaced, host] = [4, 77].map(|it| lineage(it, [0; 3], false));
+        // Whether the container's own file is asked, and whether those below it are.
         for (victim, limit, role, is_asked) in [
             (container, None, None, Some((true, false))),
             (container, Some(pod), init(container), Some((true, false))),
@@ -523,7 +526,17 @@ mod tests {
             (nested, Some(nested), init(nested), Some((false, true))),
             (nested, Some(container), init(nested), Some((true, true))),
             (nested, None, init(nested), Some((true, true))),
-            (nested, Some(deeper), init(nested), None),
+            (nested, Some(deeper), init(nested), Some((false, true))),
+            // systemd has made them both there.
+            (nested, Some(nested), init(deeper), Some((false, true))),
+            (nested, Some(container), init(deeper), Some((true, true))),
+            (alone, None, init(beside), Some((true, true))),
+            (alone, Some(alone), init(other), None),
+            // The containers of the pod share a namespace.
+            (nested, Some(container), init(other), Some((true, false))),
+            // Nobody can tell where they lie.
+            (misplaced, None, init(misplaced), Some((true, false))),
+            (misplaced, None, init(host), Some((true, false))),
         ] {
             let kill = OomKill {
                 victim_cgroup: victim,

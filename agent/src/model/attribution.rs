@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cgroup_path::CgroupPath;
-use super::event::{CgroupId, NamespaceRole, OomKill};
+use super::event::{CgroupId, CgroupLineage, NamespaceRole, OomKill};
 use super::kube_cgroup::{self, ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
@@ -157,22 +157,34 @@ impl OomAttribution {
         let container = container.filter(|it| it.container().is_some())?;
         let limit = self.limit.as_ref().filter(|it| !it.is_exact);
         let is_within = limit.is_some_and(|it| it.owner.as_ref() == Some(container));
-        let victims = kill.victim_cgroup.cgroup_id;
-        let has_first = matches!(
-            kill.victim_role,
-            Some(NamespaceRole::Member { init }) if init.cgroup_id == victims
-        );
-        let limits = kill.limit_cgroup.map(|it| it.cgroup_id);
-        let is_below_limit = !is_within || limits == Some(victims);
-        let nested = !self.victim.is_exact && has_first && is_below_limit;
-        (!is_within || nested).then_some(OomGroup {
+        // Guaranteed pods have no class above them.
+        let depth = match container.qos() {
+            Some(QosClass::Guaranteed) => 2,
+            _ => 3,
+        };
+        let way = &kill.victim_cgroup.below_root[..depth];
+        let is_below = |it: &CgroupLineage| {
+            it.below_root[..depth] == *way && !way.contains(&Some(it.cgroup_id))
+        };
+        let limit = kill.limit_cgroup.filter(|_| is_within);
+        let nested = match kill.victim_role {
+            Some(NamespaceRole::Member { init }) if !self.victim.is_exact && is_below(&init) => {
+                Some(NestedGroup {
+                    victim: kill.victim_cgroup.cgroup_id,
+                    first: init.cgroup_id,
+                    limit: limit.map(|it| it.cgroup_id),
+                })
+            }
+            _ => None,
+        };
+        (!is_within || nested.is_some()).then_some(OomGroup {
             container: &container.path,
             is_whole: !is_within,
             limit: self.limit.as_ref().filter(|it| it.is_exact).and_then(|it| {
                 let owner = it.owner.as_ref()?;
                 Some(&owner.path)
             }),
-            nested: nested.then_some(victims),
+            nested,
         })
     }
 }
@@ -186,6 +198,18 @@ pub struct OomGroup<'a> {
     pub is_whole: bool,
     /// `None`: up to the root.
     pub limit: Option<&'a CgroupPath>,
-    /// One right below it: crun puts processes, limits and this file there.
-    pub nested: Option<CgroupId>,
+    /// Some below its own are among them.
+    pub nested: Option<NestedGroup>,
+}
+
+/// The cgroups below that of a container which have both its first process and the victim: crun puts processes, limits
+/// and `memory.oom.group` there, and systemd, as the first process, makes more of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NestedGroup {
+    /// Where the victim was.
+    pub victim: CgroupId,
+    /// Where the first process is.
+    pub first: CgroupId,
+    /// They count up to this one. `None`: all of them.
+    pub limit: Option<CgroupId>,
 }

@@ -307,9 +307,9 @@ impl KillCounts {
         let is_in_limit =
             |it: &CgroupPath| group.limit.is_none_or(|limit| it.below(limit).is_some());
         let mut above = above.take_while(is_in_limit);
-        let nested = |id| oom_counters::child_goes_as_a_whole(trees, container, id);
+        let nested = |it| oom_counters::nested_goes_as_a_whole(trees, container, it);
         let whole = group.is_whole.then(|| goes(container));
-        let nested = group.nested.map(nested);
+        let nested = group.nested.as_ref().map(nested);
         let answers = || whole.into_iter().chain(nested);
         if answers().any(|it| it == Some(true))
             || group.is_whole && above.any(|it| goes(&it) == Some(true))

@@ -18,6 +18,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::cgroup_use;
 use super::wakers::{ArmError, Bell, v1_event};
+use crate::model::attribution::NestedGroup;
 use crate::model::cgroup_files::{MemoryEvents, OomControl, OomCount, parse_count};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
@@ -29,6 +30,10 @@ const VMSTAT: &str = "/proc/vmstat";
 
 /// The bell's token; no cgroup has this id.
 const BELL: u64 = 0;
+
+/// Cgroups that a container has made, and levels of them: of more none is looked for. Arbitrary, a few milliseconds.
+const LOOKED_AT: usize = 256;
+const LEVELS_BELOW: usize = 8;
 
 /// Nothing can signal.
 #[derive(Debug, thiserror::Error)]
@@ -47,18 +52,59 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
     is_group(&cgroup_use::dir(trees, "memory", path).ok()??)
 }
 
-/// The same of a cgroup right below `parent`.
-pub fn child_goes_as_a_whole(trees: &Trees, parent: &CgroupPath, id: CgroupId) -> Option<bool> {
-    let parent = cgroup_use::dir(trees, "memory", parent).ok()??;
-    let names = parent.list_dirs().ok()?;
-    let mut children = names.iter().filter_map(|it| parent.open_dir(it).ok());
-    is_group(&children.find(|it| it.inode() == id.0)?)
+/// Whether it takes all of one of the cgroups of a nested group. `None`: that of the victim or of the first process is gone
+/// or is not found, or one of them does not say.
+pub fn nested_goes_as_a_whole(
+    trees: &Trees,
+    container: &CgroupPath,
+    group: &NestedGroup,
+) -> Option<bool> {
+    let container = cgroup_use::dir(trees, "memory", container).ok()??;
+    let mut left = LOOKED_AT;
+    let mut way_to = |id| way(&container, id, LEVELS_BELOW, &mut left);
+    let mut groups = way_to(group.first)?;
+    groups.retain(|it| is_group(it) != Some(false));
+    if groups.is_empty() {
+        return Some(false);
+    }
+    let mut of_victim = way_to(group.victim)?;
+    if let Some(limit) = group.limit {
+        let at = of_victim.iter().position(|it| it.inode() == limit.0)?;
+        of_victim.truncate(at + 1);
+    }
+    groups.retain(|it| of_victim.iter().any(|other| other.inode() == it.inode()));
+    match groups.iter().any(|it| is_group(it) == Some(true)) {
+        true => Some(true),
+        false => groups.is_empty().then_some(false),
+    }
 }
 
+/// The cgroups from one below `above` up to that, which is left out. `left`: how many may be looked at.
+fn way(above: &Dir, to: CgroupId, depth: usize, left: &mut usize) -> Option<Vec<Dir>> {
+    let depth = depth.checked_sub(1)?;
+    for name in above.list_dirs().ok()? {
+        *left = left.checked_sub(1)?;
+        let Ok(child) = above.open_dir(&name) else {
+            continue;
+        };
+        let found = match child.inode() == to.0 {
+            true => Some(Vec::new()),
+            false => way(&child, to, depth, left),
+        };
+        if let Some(mut found) = found {
+            found.push(child);
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// One without the file has no memory of its own to be killed for.
 fn is_group(dir: &Dir) -> Option<bool> {
-    let file = HeldFile::open_in(dir, "memory.oom.group").ok()?;
-    let mut buffer = TextBuffer::default();
-    Some(parse_count(file.read(&mut buffer).ok()?).ok()? != 0)
+    match dir.read_text_if_any("memory.oom.group").ok()? {
+        Some(text) => Some(parse_count(&text).ok()? != 0),
+        None => dir.is_linked().then_some(false),
+    }
 }
 
 /// What the kernel has counted below a cgroup of v2 that has no limit above it, right below the root of all. `None`: there
@@ -258,5 +304,78 @@ impl OomCounters {
             true => BTreeSet::new(),
             false => self.armed.keys().copied().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a tree of the test's own, which is only shaped like a hierarchy"
+)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::sys::Tree;
+    use crate::sys::scratch::Scratch;
+
+    /// As crun has a container whose first process is systemd.
+    #[test]
+    fn a_group_below_a_container_takes_its_first_process_along_if_it_has_both() {
+        const INNER: &str = "c/container";
+        const INIT: &str = "c/container/init.scope";
+        const SLICE: &str = "c/container/system.slice";
+        const SERVICE: &str = "c/container/system.slice/a.service";
+        const GONE: CgroupId = CgroupId(0);
+        let node = Scratch::new("oom-group");
+        for it in [INIT, SERVICE] {
+            fs::create_dir_all(node.path(it)).unwrap();
+        }
+        let tree = Tree::open(BTreeSet::new(), node.directory()).unwrap();
+        let trees = Trees {
+            unified: true,
+            trees: vec![tree],
+        };
+        let id = |it: &str| CgroupId(Dir::open(&node.path(it)).unwrap().inode());
+        let goes = |[victim, first]: [CgroupId; 2], limit| {
+            let group = NestedGroup {
+                victim,
+                first,
+                limit,
+            };
+            nested_goes_as_a_whole(&trees, &"/c".parse().unwrap(), &group)
+        };
+        let both = [id(SERVICE), id(INIT)];
+        let alone = [id(INNER); 2];
+        for (marked, processes, limit, expected) in [
+            (&[INNER][..], both, None, Some(true)),
+            (&[INNER], both, Some(INNER), Some(true)),
+            (&[INNER], both, Some(SLICE), Some(false)),
+            (&[SLICE, SERVICE, INIT], both, None, Some(false)),
+            (&[], both, None, Some(false)),
+            // Without systemd.
+            (&[INNER], alone, Some(INNER), Some(true)),
+            (&[], alone, Some(INNER), Some(false)),
+            // systemd has removed the cgroup of a service that is over.
+            (&[INNER], [GONE, id(INIT)], None, None),
+            (&[], [GONE, id(INIT)], None, Some(false)),
+            (&[INNER], [id(SERVICE), GONE], None, None),
+        ] {
+            for it in [INNER, INIT, SLICE, SERVICE] {
+                let text = if marked.contains(&it) { "1\n" } else { "0\n" };
+                node.write(format!("{it}/memory.oom.group"), text);
+            }
+            let found = goes(processes, limit.map(id));
+            assert_eq!(found, expected, "{marked:?} {processes:?} {limit:?}");
+        }
+        node.write("c/container/memory.oom.group", "?");
+        assert_eq!(goes(both, None), None, "a file that says nothing");
+        for it in [INNER, INIT, SLICE, SERVICE] {
+            fs::remove_file(node.path(format!("{it}/memory.oom.group"))).unwrap();
+        }
+        assert_eq!(goes(both, None), Some(false), "memory is not accounted");
+        fs::remove_dir_all(node.path("c")).unwrap();
+        assert_eq!(goes(both, None), None, "the container is gone");
     }
 }
