@@ -314,7 +314,9 @@ impl KillCounts {
         if answers().any(|it| it == Some(true))
             || group.is_whole && above.any(|it| goes(&it) == Some(true))
         {
-            Some(true)
+            // Its first process may be the one that is spared.
+            let is_spared = oom_counters::spares_one(&Root::host(), trees, container);
+            (!is_spared).then_some(true)
         } else if answers().all(|it| it == Some(false)) {
             Some(false)
         } else {

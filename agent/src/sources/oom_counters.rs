@@ -19,7 +19,7 @@ use nix::sys::eventfd::EventFd;
 use super::cgroup_use;
 use super::wakers::{ArmError, Bell, v1_event};
 use crate::model::attribution::NestedGroup;
-use crate::model::cgroup_files::{MemoryEvents, OomControl, OomCount, parse_count};
+use crate::model::cgroup_files::{MemoryEvents, OomControl, OomCount, parse_count, parse_pids};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
 use crate::model::text::flat_keyed;
@@ -34,6 +34,12 @@ const BELL: u64 = 0;
 /// Cgroups that a container has made, and levels of them: of more none is looked for. Arbitrary, a few milliseconds.
 const LOOKED_AT: usize = 256;
 const LEVELS_BELOW: usize = 8;
+
+/// `OOM_SCORE_ADJ_MIN`, include/uapi/linux/oom.h.
+const NEVER_KILLED: &str = "-1000";
+
+/// Processes of a container that are looked at for one of these: arbitrary, some 10 us each at every kill of a group.
+const ASKED: usize = 64;
 
 /// Nothing can signal.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +67,10 @@ pub fn nested_goes_as_a_whole(
 ) -> Option<bool> {
     let container = cgroup_use::dir(trees, "memory", container).ok()??;
     let mut left = LOOKED_AT;
-    let mut way_to = |id| way(&container, id, LEVELS_BELOW, &mut left);
+    let mut way_to = |id: CgroupId| {
+        let mut is_it = |it: &Dir| it.inode() == id.0;
+        way(&container, LEVELS_BELOW, &mut left, &mut is_it)
+    };
     let mut groups = way_to(group.first)?;
     groups.retain(|it| is_group(it) != Some(false));
     if groups.is_empty() {
@@ -79,17 +88,41 @@ pub fn nested_goes_as_a_whole(
     }
 }
 
+/// Whether the kernel spares a process of a container when it kills all of it: one that may never be killed for memory
+/// (`oom_kill_memcg_member`, mm/oom_kill.c).
+pub fn spares_one(root: &Root, trees: &Trees, container: &CgroupPath) -> bool {
+    let Ok(Some(container)) = cgroup_use::dir(trees, "memory", container) else {
+        return false;
+    };
+    let (mut left, mut n_pids) = (LOOKED_AT, 0);
+    let mut has_one = |dir: &Dir| {
+        let text = dir.read_text("cgroup.procs").unwrap_or_default();
+        let pids = parse_pids(&text).unwrap_or_default();
+        pids.into_iter().any(|pid| {
+            n_pids += 1;
+            let file = || root.read_text(format!("/proc/{pid}/oom_score_adj"));
+            n_pids <= ASKED && file().is_ok_and(|it| it.trim() == NEVER_KILLED)
+        })
+    };
+    has_one(&container) || way(&container, LEVELS_BELOW, &mut left, &mut has_one).is_some()
+}
+
 /// The cgroups from one below `above` up to that, which is left out. `left`: how many may be looked at.
-fn way(above: &Dir, to: CgroupId, depth: usize, left: &mut usize) -> Option<Vec<Dir>> {
+fn way(
+    above: &Dir,
+    depth: usize,
+    left: &mut usize,
+    is_it: &mut dyn FnMut(&Dir) -> bool,
+) -> Option<Vec<Dir>> {
     let depth = depth.checked_sub(1)?;
     for name in above.list_dirs().ok()? {
         *left = left.checked_sub(1)?;
         let Ok(child) = above.open_dir(&name) else {
             continue;
         };
-        let found = match child.inode() == to.0 {
+        let found = match is_it(&child) {
             true => Some(Vec::new()),
-            false => way(&child, to, depth, left),
+            false => way(&child, depth, left, is_it),
         };
         if let Some(mut found) = found {
             found.push(child);
@@ -377,5 +410,36 @@ mod tests {
         assert_eq!(goes(both, None), Some(false), "memory is not accounted");
         fs::remove_dir_all(node.path("c")).unwrap();
         assert_eq!(goes(both, None), None, "the container is gone");
+    }
+
+    #[test]
+    fn a_process_that_is_never_killed_for_memory_outlives_its_group() {
+        let node = Scratch::new("oom-spared");
+        let tree = Tree::open(BTreeSet::new(), node.directory()).unwrap();
+        let trees = Trees {
+            unified: true,
+            trees: vec![tree],
+        };
+        for (pid, adj) in [(7, "-999\n"), (8, "-1000\n"), (9, "0\n")] {
+            fs::create_dir_all(node.path(format!("proc/{pid}"))).unwrap();
+            node.write(format!("proc/{pid}/oom_score_adj"), adj);
+        }
+        fs::create_dir_all(node.path("c/container/init.scope")).unwrap();
+        let root = Root::at(node.directory());
+        let is_spared = || spares_one(&root, &trees, &"/c".parse().unwrap());
+        assert!(!is_spared(), "nobody is in it");
+        for (cgroup, pids, expected) in [
+            ("c", "7\n9\n", false),
+            ("c", "7\n8\n", true),
+            // 10 is gone.
+            ("c", "9\n10\n", false),
+            ("c/container", "9\n", false),
+            ("c/container/init.scope", "8\n", true),
+        ] {
+            node.write(format!("{cgroup}/cgroup.procs"), pids);
+            assert_eq!(is_spared(), expected, "{cgroup} {pids}");
+        }
+        let absent = "/absent".parse().unwrap();
+        assert!(!spares_one(&root, &trees, &absent));
     }
 }
