@@ -9,7 +9,7 @@ use nix::libc::ENOTDIR;
 
 use crate::model::cgroup_name::KUBEPODS;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::kernel::{NS_PER_TICK, effective_uid, is_zombie, start_ticks};
+use crate::model::kernel::{NS_PER_TICK, effective_uid, is_zombie, parent_pid, start_ticks};
 use crate::model::kube_cgroup::{KubeLevel, parse};
 use crate::sources::mounts::cgroup_of;
 use crate::sys::input::MAX_CONFIG_BYTES;
@@ -70,13 +70,18 @@ pub struct KubeletProcess {
     start_ticks: u64,
 }
 
-/// All of them, by pid. Only processes of root count, and none in a pod: anyone can take the name. Reads the name of
-/// every process of the node.
+/// All of them, by pid. Only processes of root count, and none in a pod: anyone can take the name. Nor one that another
+/// has forked to start a program, which has its name and command line until then. Reads the name of every process of
+/// the node.
 pub fn find(root: &Root) -> Vec<KubeletProcess> {
     let pids = root.list("/proc").unwrap_or_default();
     let pids = pids.iter().filter_map(|it| it.parse().ok());
     let mut all: Vec<KubeletProcess> = pids.filter_map(|pid| look(root, pid)).collect();
     all.sort_unstable_by_key(|it| it.pid);
+    if all.len() > 1 {
+        let pids: Vec<u32> = all.iter().map(|it| it.pid).collect();
+        all.retain(|it| !it.is_fork_of(root, &pids));
+    }
     all
 }
 
@@ -130,6 +135,14 @@ impl KubeletProcess {
             "kubelite" => SOCKETS_OF_MICROK8S,
             _ => &[],
         }
+    }
+
+    /// Whether one of `pids` has forked it and it is still as that one, or has become another program by now.
+    fn is_fork_of(&self, root: &Root, pids: &[u32]) -> bool {
+        let stat = root.read_text(format!("/proc/{}/stat", self.pid));
+        let parent = parent_pid(&stat.unwrap_or_default()).filter(|it| pids.contains(it));
+        let line = |pid: u32| root.read(format!("/proc/{pid}/cmdline")).ok();
+        parent.is_some_and(|it| line(it) == line(self.pid)) || !self.is_there(root)
     }
 
     /// Whether it still runs.

@@ -232,6 +232,25 @@ fn the_runtime_of_a_kubelet_is_its_own_where_files_are_named_for_its_settings_to
     }
 }
 
+/// To start a program: until it is that one, it has the name and the command line of the kubelet.
+#[test]
+fn what_a_kubelet_has_forked_is_no_kubelet() {
+    let node = Node::new("kubelet-forks");
+    let line = "kubelet --max-pods=7";
+    for pid in [42, 43] {
+        node.start(pid, "kubelet", 0, line);
+    }
+    let several = "more than one kubelet may have these pods (pid 42, 43)";
+    assert_eq!(node.pid(""), Err(several.to_owned()));
+    let stat = node.0.path("proc/43/stat");
+    let text = fs::read_to_string(&stat).unwrap();
+    fs::write(&stat, text.replace(" S 1 ", " S 42 ")).unwrap();
+    assert_eq!(node.pid(""), Ok(42));
+    // Of a script that is called as the program that it runs.
+    fs::write(node.0.path("proc/42/cmdline"), "/bin/sh\0kubelet\0").unwrap();
+    assert_eq!(node.pid(""), Err(several.to_owned()));
+}
+
 #[test]
 fn its_files_are_read_as_it_sees_them() {
     let node = Node::new("kubelet-files");
