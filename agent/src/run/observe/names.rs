@@ -131,10 +131,11 @@ fn name_of(of: &Unnamed, names: &Names) -> Option<(Arc<PodRef>, String, String)>
     Some((Arc::clone(pod), name, id))
 }
 
-/// What the status document says of missing names.
+/// What the status document says of missing names. `is_named`: the configuration or kubelet says which runtime it is.
 pub(super) fn warnings(
     from: NamesFrom,
     status: Option<&RuntimeStatus>,
+    is_named: bool,
     pods: &[Arc<KnownPod>],
     now: WallTime,
 ) -> Vec<String> {
@@ -147,23 +148,44 @@ pub(super) fn warnings(
         // That it does not answer is a fault by itself.
         return Vec::new();
     };
-    let containers = pods.iter().flat_map(|it| &it.containers);
+    let containers = || pods.iter().flat_map(|it| &it.containers);
     let is_old = |since: Option<WallTime>| since.is_some_and(|it| it.until(now) > NAMED_BY);
-    let unnamed = containers.filter(|it| it.name.is_empty() && is_old(it.started_at));
+    let unnamed = containers().filter(|it| it.name.is_empty() && is_old(it.started_at));
     let n = unnamed.count();
     let whose = status.runtime().unwrap_or_default();
+    // One that is idle answers like any other.
+    let remedy = match is_named || containers().any(|it| !it.name.is_empty()) {
+        true => "",
+        false => {
+            ", nor any other; nobody has named this runtime as kubelet's: set runtime.endpoint"
+        }
+    };
     match n {
         0 => Vec::new(),
         1 => vec![format!(
-            "1 container is shown by its id: {whose} does not know it"
+            "1 container is shown by its id: {whose} does not know it{remedy}"
         )],
         n => vec![format!(
-            "{n} containers are shown by their ids: {whose} does not know them"
+            "{n} containers are shown by their ids: {whose} does not know them{remedy}"
         )],
     }
 }
 
 impl Loop {
+    /// The configuration or kubelet says which runtime makes the containers. Where kubelet's files are named it may have
+    /// said so on its command line, which is looked at for that alone.
+    pub(super) fn is_runtime_named(&self) -> bool {
+        let is_configured = matches!(
+            self.settings.runtime,
+            ObservedRuntime::Cri {
+                endpoint: Some(_),
+                ..
+            }
+        );
+        let is_told = self.tree.runtime_socket().is_some();
+        is_configured || is_told || !self.settings.asks_kubelet
+    }
+
     pub(super) fn names_from(&self) -> NamesFrom {
         match (&self.settings.runtime, &self.pod_source) {
             (ObservedRuntime::Cri { .. }, _) => NamesFrom::Runtime,
@@ -261,6 +283,10 @@ impl Loop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::cgroup_path::CgroupPath;
+    use crate::model::pod::QosClass;
+    use crate::model::stats::KnownContainer;
+    use crate::run::observe::known::unnamed;
 
     #[test]
     fn one_socket_is_asked_where_it_is_configured_and_else_those_of_kubelet() {
@@ -301,5 +327,59 @@ mod tests {
             let found = as_seen_here(PathBuf::from(socket), is_there);
             assert_eq!(found, Path::new(right), "{socket} of {there:?}");
         }
+    }
+
+    fn pod_of(names: &[&str]) -> Vec<Arc<KnownPod>> {
+        let cgroup = CgroupPath::root();
+        let started_at = WallTime::from_epoch(Duration::from_secs(100));
+        let containers = names.iter().map(|name| KnownContainer {
+            name: (*name).to_owned(),
+            cgroup: cgroup.clone(),
+            runtime_id: "0123".to_owned(),
+            image: String::new(),
+            started_at: Some(started_at),
+            restarts: 0,
+            oom_events: 0,
+            pid: Some(7),
+        });
+        let pod = KnownPod {
+            pod: unnamed(&PodUid("a".to_owned())),
+            qos: QosClass::Burstable,
+            cgroup: cgroup.clone(),
+            started_at,
+            sandbox: None,
+            containers: containers.collect(),
+        };
+        vec![Arc::new(pod)]
+    }
+
+    /// One that is installed beside that of kubelet may answer first.
+    #[test]
+    fn a_runtime_that_nobody_has_named_and_that_knows_nobody_is_told_with_what_to_do() {
+        let idle = RuntimeStatus {
+            name: Some("containerd".to_owned()),
+            version: Some("2.1.9".to_owned()),
+            ..RuntimeStatus::default()
+        };
+        let at = |seconds| WallTime::from_epoch(Duration::from_secs(seconds));
+        let said = |names: &[&str], is_named, now| {
+            let pods = pod_of(names);
+            warnings(NamesFrom::Runtime, Some(&idle), is_named, &pods, now).join(" ")
+        };
+        let one = "1 container is shown by its id: containerd 2.1.9 does not know it";
+        let two = "2 containers are shown by their ids: containerd 2.1.9 does not know them";
+        let remedy =
+            ", nor any other; nobody has named this runtime as kubelet's: set runtime.endpoint";
+        for (names, is_named, right) in [
+            (&[""][..], false, format!("{one}{remedy}")),
+            (&["", ""], false, format!("{two}{remedy}")),
+            (&["", ""], true, two.to_owned()),
+            (&["", "app"], false, one.to_owned()),
+            (&["app"], false, String::new()),
+            (&[], false, String::new()),
+        ] {
+            assert_eq!(said(names, is_named, at(106)), right, "{names:?}");
+        }
+        assert_eq!(said(&[""], false, at(105)), "", "it may come yet");
     }
 }

@@ -156,7 +156,8 @@ impl Loop {
 
     fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {
         let now = WallTime::from_epoch(clock::wall());
-        names::warnings(self.names_from(), self.runtime.as_ref(), pods, now)
+        let (from, runtime) = (self.names_from(), self.runtime.as_ref());
+        names::warnings(from, runtime, self.is_runtime_named(), pods, now)
     }
 
     /// What the node has, what kubelet keeps of it, if that is known, what all pods request, as the API server tells, and
