@@ -66,7 +66,7 @@ pub(super) struct Events {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
-    /// When the reader was there, boottime in milliseconds.
+    /// When the reader was there, by [`clock::monotonic`] in milliseconds.
     seen_ms: AtomicU64,
     is_stopped: AtomicBool,
     stop: Notify,
@@ -116,7 +116,8 @@ impl Events {
         }
     }
 
-    /// The reader has not been there for too long.
+    /// The reader has not been there for too long, by [`clock::monotonic`]: while the node is suspended nobody waits for
+    /// it.
     pub(super) fn is_late(&self, now: Duration) -> bool {
         let seen = Duration::from_millis(self.queue.seen_ms.load(Ordering::Relaxed));
         now.saturating_sub(seen) > LATE
@@ -169,7 +170,7 @@ impl Queue {
     }
 
     fn show(&self) {
-        let now = milliseconds(clock::boottime());
+        let now = milliseconds(clock::monotonic());
         self.seen_ms.store(now, Ordering::Relaxed);
     }
 }

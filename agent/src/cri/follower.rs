@@ -410,7 +410,7 @@ impl Follower {
             let Some(reader) = &*events else { continue };
             let mut taken = reader.take();
             self.learn_events(std::mem::take(&mut taken.events));
-            if reader.is_late(clock::boottime()) && taken.end.is_none() {
+            if reader.is_late(clock::monotonic()) && taken.end.is_none() {
                 return Left::Failed("its events were not read in time".to_owned());
             }
             if taken.n_dropped > 0 {

@@ -14,6 +14,14 @@ pub fn boottime() -> Duration {
         .expect("CLOCK_BOOTTIME exists since Linux 2.6.39")
 }
 
+/// `CLOCK_MONOTONIC`: as [`boottime`], but it stands still while the node is suspended, as every thread does. For how
+/// long one of them has not run.
+pub fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(Duration::from)
+        .expect("every Linux has CLOCK_MONOTONIC")
+}
+
 /// Wall clock as time since the Unix epoch, for people and for Kubernetes objects; 0 before 1970.
 pub fn wall() -> Duration {
     SystemTime::now()
@@ -43,6 +51,13 @@ pub fn random_part(of: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_in_which_threads_run_is_no_more_than_all_time() {
+        let before = monotonic();
+        assert!(before <= boottime());
+        assert!(before <= monotonic());
+    }
 
     #[test]
     fn a_random_part_is_never_more_than_the_whole() {
