@@ -775,7 +775,7 @@ fn loss(
              can tell that it is the one of the node",
         ),
         Capability::DacReadSearch if is_own => Some(
-            "files of other users stay closed, and OOM kills of the host's are told without their cgroups",
+            "files of other users stay closed, OOM kills far below a container are told as the host's, and the host's without their cgroups",
         ),
         Capability::DacReadSearch => Some(
             "files of other users stay closed, kills in pods beside the cgroup of all pods may be told as the host's, and the host's without their cgroups",

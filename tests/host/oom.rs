@@ -213,6 +213,29 @@ fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
     Ok(())
 }
 
+/// The kernel's programs look for the cgroup of all pods so far up and no further.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_far_below_a_container_belongs_to_it_and_is_told_once() -> Result<()> {
+    let agent = agent("oom-deep")?;
+    let mount = cgroup::mount_of("memory");
+    let mount = mount.to_str().context("a mount point is text")?;
+    agent.put(
+        &Manifest::new("deep")
+            .with_overhead(16)
+            .container(greedy(&["deep", mount, TOO_MUCH])?),
+    )?;
+    let kills = wait_kills(&agent, 1)?;
+    agent.wait_pod("deep", "counts the kill", |it| it.oom_kills == 1)?;
+    // Where the kernel does not name the limit, it is not looked for so far up.
+    assert_eq!(whose(&kills[0]), ("deep", "greedy"));
+    assert_eq!(kills[0].event.reason, "OomKilledChild");
+    thread::sleep(2 * GRACE);
+    wait_kills(&agent, 1)?;
+    let pod = agent.wait_pod("deep", "runs", is_running)?;
+    assert_eq!(pod.oom_kills, 1);
+    Ok(())
+}
+
 /// A process of the host's, by a limit of its own: the record names its cgroup, by which it is counted.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_outside_of_the_pods_names_its_cgroup() -> Result<()> {

@@ -115,8 +115,8 @@ pub(super) enum News<'a> {
 /// false of `Lost` means that it is to be told again. Is not called with the index locked.
 pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
 
-/// Where a cgroup lies that is not below that of all pods, as far as it is that of a pod all the same. Registers what
-/// it lies in. Is not called with the index locked.
+/// Where a cgroup lies that the kernel's filters take for one that is not below that of all pods, as far as it is that of
+/// a pod all the same. Registers what it lies in. Is not called with the index locked.
 pub(super) type Locate = Box<dyn Fn(CgroupId) -> Option<CgroupLineage> + Send>;
 
 /// The eBPF programs are loaded, as far as this kernel takes them.
@@ -269,7 +269,7 @@ pub(super) struct Listener {
     metrics: Metrics,
     is_first: Option<IsFirst>,
     tell: Tell,
-    locate: Option<Locate>,
+    locate: Locate,
     cgroups_first: bool,
     /// What of each ring was taken in one go so far, 0 to 1.
     filled: BTreeMap<Stream, f64>,
@@ -297,8 +297,7 @@ pub(super) struct Outputs {
     /// `None`: others start the containers, and the kernel's word is taken.
     pub(super) is_first: Option<IsFirst>,
     pub(super) tell: Tell,
-    /// `None`: there are no pods elsewhere.
-    pub(super) locate: Option<Locate>,
+    pub(super) locate: Locate,
     /// Whoever is told registers cgroups as they are made, so every event waits for those of cgroups before
     /// it. False: they were registered before they had a process.
     pub(super) cgroups_first: bool,
@@ -744,13 +743,11 @@ impl Listener {
     /// A kill whose cgroups that the kernel's filter leaves out have their lineage too.
     fn located(&self, kill: &OomKill) -> OomKill {
         let mut kill = kill.clone();
-        if let Some(locate) = &self.locate {
-            let mut known = BTreeMap::new();
-            for it in kill.cgroups_mut().filter(|it| !it.in_root) {
-                let found = known.entry(it.cgroup_id);
-                let found = found.or_insert_with(|| locate(it.cgroup_id));
-                *it = found.unwrap_or(*it);
-            }
+        let mut known = BTreeMap::new();
+        for it in kill.cgroups_mut().filter(|it| !it.in_root) {
+            let found = known.entry(it.cgroup_id);
+            let found = found.or_insert_with(|| (self.locate)(it.cgroup_id));
+            *it = found.unwrap_or(*it);
         }
         kill
     }

@@ -539,7 +539,7 @@ impl Loop {
             metrics: self.metrics.clone(),
             is_first: None,
             tell: tell(&self.tree),
-            locate: Some(Box::new(move |id| tree.locate(id))),
+            locate: Box::new(move |id| tree.locate(id)),
             cgroups_first: true,
         };
         let listener = Listener::new(streams, None, Arc::clone(kernel), outputs);

@@ -32,6 +32,7 @@ const USAGE: &str = "usage: hog MODE
   two BYTES              two children do at the same time
   group N BYTES          N idle children, then this process allocates
   nested MOUNT BYTES     a child does in a cgroup below the own one in the hierarchy at MOUNT
+  deep MOUNT BYTES       the same twenty levels below it, in cgroups that stay
   burst N BYTES          N children, one after another
   lone FILE MS CODE      notes its start in FILE, ends with CODE after MS milliseconds (0: never);
                          notes in FILE when another one runs at the same time
@@ -143,6 +144,13 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             wait(spawn(&["join-alloc", &procs.to_string_lossy(), bytes])?)?;
             // The event must be attributed although the cgroup is gone by then.
             fs::remove_dir(&nested).map_err(|e| format!("{}: {e}", nested.display()))?;
+            thread::sleep(Duration::from_secs(3600));
+        }
+        ["deep", mount, bytes] => {
+            let deep = own_cgroup(Path::new(mount))?.join("deep/".repeat(20));
+            fs::create_dir_all(&deep).map_err(|e| format!("{}: {e}", deep.display()))?;
+            let procs = deep.join("cgroup.procs");
+            wait(spawn(&["join-alloc", &procs.to_string_lossy(), bytes])?)?;
             thread::sleep(Duration::from_secs(3600));
         }
         ["join-alloc", procs, bytes] => {

@@ -28,13 +28,14 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::run::RunError;
 use crate::run::forensics::Recorder;
-use crate::run::kernel::{self, Listener, Outputs, Prepared, Programs};
+use crate::run::kernel::{self, Listener, Locate, Outputs, Prepared, Programs};
 use crate::runtime::logs;
 use crate::runtime::{
     ContainerExit, ContainerId, ContainerRecord, HostProcess, Signal, StartWarning, UnknownExit,
 };
 use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
+use crate::sources::kube_tree;
 use crate::sources::manifests::Running;
 use crate::sys::{Dir, clock};
 
@@ -73,11 +74,33 @@ impl Loop {
                 metrics: self.metrics.clone(),
                 is_first: Some(Box::new(move |kill| first.is_first(kill))),
                 tell: self.tell_loop(to_loop),
-                locate: None,
+                locate: self.locate(),
                 cgroups_first: false,
             },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
+    }
+
+    /// What lies far below the cgroup of all pods, in the cgroups of this agent. Those of a kubelet beside them are none.
+    fn locate(&self) -> Locate {
+        let kubepods = self.hands.plan.kubepods_path();
+        let roots = [kubepods.parent().unwrap_or(kubepods)];
+        let trees = Arc::clone(self.node.reader.trees());
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |id| {
+            let located = match kube_tree::locate(&trees, &roots, id) {
+                Ok(located) => located?,
+                Err(error) => {
+                    // `check` says what is not known without the capability.
+                    let error = crate::observe::chain(&error);
+                    tracing::debug!(error, "look for a cgroup that a kill speaks of");
+                    return None;
+                }
+            };
+            let topmost = located.lineage.below_root[0]?;
+            let is_own = shared.index().get(topmost).is_some();
+            is_own.then_some(located.lineage)
+        })
     }
 
     /// Where the one program belongs that hangs on a cgroup: it counts device accesses below
