@@ -468,4 +468,4 @@ fn kind_name(kind: u32) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,7 +1,7 @@
 //! The offsets that the programs need, looked up in the running kernel's BTF.
 //!
-//! Invariant: a field that the kernel lacks, or has in another size, is [`abi::ABSENT`]; what that
-//! switches off is decided by `probe`.
+//! Invariant: a field that the kernel lacks, or has in another size, is [`abi::ABSENT`], but for names, which
+//! may be longer; what that switches off is decided by `probe`.
 
 use ebpf_abi as abi;
 
@@ -48,6 +48,9 @@ pub(super) fn resolve(btf: &Btf<'_>, memory_is_unified: bool) -> abi::Offsets {
         find("mm_struct", &[&typed, &array], 8)
     };
     let embedded = |structure, path| btf.field(structure, path).map(|it| it.offset);
+    // No more than that is read of it.
+    let comm = btf.field("task_struct", "comm").ok();
+    let comm = comm.filter(|it| it.size as usize >= abi::COMM_LEN);
     let namespaces = [
         word("pid", "level"),
         embedded("pid", "numbers").unwrap_or(abi::ABSENT),
@@ -62,7 +65,7 @@ pub(super) fn resolve(btf: &Btf<'_>, memory_is_unified: bool) -> abi::Offsets {
     abi::Offsets {
         task_tgid: word("task_struct", "tgid"),
         task_pid: word("task_struct", "pid"),
-        task_comm: find("task_struct", &["comm"], 16),
+        task_comm: comm.map_or(abi::ABSENT, |it| it.offset),
         task_start_boottime: find("task_struct", &["start_boottime", "real_start_time"], 8),
         task_group_leader: field("task_struct", "group_leader"),
         task_real_parent: field("task_struct", "real_parent"),
@@ -118,4 +121,20 @@ fn memory_css(btf: &Btf<'_>) -> Result<u32, BtfError> {
     let index = btf.enumerator("cgroup_subsys_id", "memory_cgrp_id")?;
     btf.field("css_set", &format!("subsys[{index}]"))
         .map(|it| it.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::btf::tests::with_bytes;
+
+    #[test]
+    fn a_name_of_a_process_may_be_longer_than_what_is_read_of_it() {
+        for (n_bytes, is_there) in [(8, false), (15, false), (16, true), (64, true)] {
+            let bytes = with_bytes("task_struct", "comm", n_bytes);
+            let btf = Btf::parse(&bytes, TYPES).expect("it is BTF");
+            let found = resolve(&btf, true).task_comm;
+            assert_eq!(found != abi::ABSENT, is_there, "{n_bytes} bytes: {found}");
+        }
+    }
 }

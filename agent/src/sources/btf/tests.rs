@@ -67,6 +67,15 @@ impl Writer {
     }
 }
 
+/// A structure with a field of so many bytes.
+pub(in crate::sources) fn with_bytes(structure: &str, field: &str, n: u32) -> Vec<u8> {
+    let mut btf = Writer::new();
+    btf.add("char", KIND_INT, 0, 1, &[8]); // 1
+    btf.add("", KIND_ARRAY, 0, 0, &[1, 1, n]); // 2
+    btf.structure(structure, false, &[(field, 2, 64)]); // 3
+    btf.finish()
+}
+
 const NAMES: &[&str] = &["task", "ids", "btf_trace_fire", "fire", "wide"];
 
 fn sample() -> Vec<u8> {
