@@ -270,14 +270,18 @@ impl DevicePlugins {
         let connector = Connector {
             commands: commands.clone(),
             deadlines: config.deadlines,
+            directory: config.directory.clone(),
         };
         let mut tasks = JoinSet::new();
         let registry = Registry::new(commands.clone(), Arc::new(sink), config.deadlines);
         tasks.spawn(registry.run(received));
-        let handler = registration::handler(config.directory.clone(), connector.clone());
+        let handler = registration::handler(connector.clone());
         tasks.spawn(server::serve(listener, limits::REGISTRATION, handler));
         if let Some(directory) = config.registry_directory.clone() {
-            tasks.spawn(watcher::run(directory, connector));
+            tasks.spawn(watcher::run(Connector {
+                directory,
+                ..connector
+            }));
         }
         Ok(Self {
             tokio: tokio.clone(),

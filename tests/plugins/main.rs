@@ -335,6 +335,7 @@ fn a_registration_that_breaks_the_rules_is_refused_in_words_that_plugins_know() 
     let elsewhere = node.path("elsewhere.sock");
     let outside = UnixListener::bind(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, directory.join("link")).unwrap();
+    std::os::unix::fs::symlink(node.path("."), directory.join("beyond")).unwrap();
     let mute = UnixListener::bind(directory.join("mute.sock")).unwrap();
     let version = "requested API version \"v1alpha\" is not supported by kubelet. Supported \
                    version is [\"v1beta1\"]";
@@ -352,14 +353,14 @@ fn a_registration_that_breaks_the_rules_is_refused_in_words_that_plugins_know() 
             "../elsewhere.sock",
             GPU,
             RefusalReason::Endpoint,
-            "not the name",
+            "not the path",
         ),
         (
             "v1beta1",
             "kubelet.sock",
             GPU,
             RefusalReason::Endpoint,
-            "not the name",
+            "not the path",
         ),
         (
             "v1beta1",
@@ -371,6 +372,13 @@ fn a_registration_that_breaks_the_rules_is_refused_in_words_that_plugins_know() 
         (
             "v1beta1",
             "link",
+            GPU,
+            RefusalReason::Endpoint,
+            "is not a socket",
+        ),
+        (
+            "v1beta1",
+            "beyond/elsewhere.sock",
             GPU,
             RefusalReason::Endpoint,
             "is not a socket",

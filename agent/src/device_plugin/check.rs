@@ -1,5 +1,7 @@
 //! What a plugin says, checked before anybody hears it.
 
+use std::path::{Component, Path, PathBuf};
+
 use super::limits::{DeviceList, MAX_ID_BYTES, MAX_WHY_CHARS};
 use crate::grpc::messages::device_plugin::{self as wire, HEALTHY, VERSION};
 use crate::model::device::Device;
@@ -77,18 +79,28 @@ pub fn resource_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The endpoint of a registration is the name of a file beside the registration socket.
-pub fn endpoint(name: &str) -> Result<(), String> {
-    let is_name = !name.is_empty()
-        && !name.contains(['/', '\0'])
-        && ![".", "..", super::REGISTRATION_SOCKET].contains(&name);
-    match is_name {
-        true => Ok(()),
-        false => Err(format!(
-            "the endpoint {name:?} is not the name of the plugin's socket in the directory of {}",
-            super::REGISTRATION_SOCKET
-        )),
-    }
+/// Where the socket of a plugin is, by the endpoint of its registration: a path that begins in the
+/// directory of the registration socket, with `/` or without, and does not leave it.
+pub fn endpoint(endpoint: &str) -> Result<PathBuf, String> {
+    let below: Option<PathBuf> = Path::new(endpoint)
+        .components()
+        .filter(|it| !matches!(it, Component::RootDir | Component::CurDir))
+        .map(|it| match it {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let registration = Path::new(super::REGISTRATION_SOCKET);
+    below
+        .filter(|it| it.file_name().is_some() && it.as_path() != registration)
+        .filter(|_| !endpoint.contains('\0'))
+        .ok_or_else(|| {
+            format!(
+                "the endpoint {endpoint:?} is not the path of the plugin's socket below the \
+                 directory of {}",
+                super::REGISTRATION_SOCKET
+            )
+        })
 }
 
 /// A text of a plugin as it may be told: one line of bounded length.
@@ -179,20 +191,27 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_one_name() {
-        for (name, expected) in [
-            ("gpu.sock", true),
-            ("..gpu", true),
-            ("", false),
-            (".", false),
-            ("..", false),
-            ("../x.sock", false),
-            ("/var/x.sock", false),
-            ("a/b", false),
-            ("a\0b", false),
-            ("kubelet.sock", false),
+    fn an_endpoint_lies_below_the_directory_as_with_kubelet() {
+        for (text, expected) in [
+            ("gpu.sock", Some("gpu.sock")),
+            ("..gpu", Some("..gpu")),
+            ("a/b", Some("a/b")),
+            ("a//./b/", Some("a/b")),
+            ("./gpu.sock", Some("gpu.sock")),
+            ("/var/x.sock", Some("var/x.sock")),
+            ("a/kubelet.sock", Some("a/kubelet.sock")),
+            ("", None),
+            ("/", None),
+            (".", None),
+            ("..", None),
+            ("../x.sock", None),
+            ("a/../x.sock", None),
+            ("a\0b", None),
+            ("kubelet.sock", None),
+            ("/./kubelet.sock", None),
         ] {
-            assert_eq!(endpoint(name).is_ok(), expected, "{name:?}");
+            let found = endpoint(text).ok();
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{text:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! From a name and a socket to a plugin: the socket is dialled, the plugin says its options, and
 //! the registry takes it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -44,6 +44,8 @@ impl Refusal {
 pub(super) struct Connector {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) deadlines: Deadlines,
+    /// Below it no link is followed: it would let whoever may write there choose whom root talks to.
+    pub(super) directory: PathBuf,
 }
 
 impl Connector {
@@ -53,7 +55,7 @@ impl Connector {
         resource: &str,
         socket: &Path,
     ) -> Result<Installed, Refusal> {
-        let channel = dial(socket, self.deadlines.connect).await?;
+        let channel = self.dial(socket).await?;
         let options: wire::Options = channel
             .unary(OPTIONS, wire::Empty {}, self.deadlines.registration)
             .await
@@ -79,6 +81,38 @@ impl Connector {
             .unwrap_or_else(|_stopped| Err(Refusal::stopped()))
     }
 
+    /// Connects to a socket; one that is not there yet may come within the deadline.
+    pub(super) async fn dial(&self, socket: &Path) -> Result<Channel, Refusal> {
+        let mut last = None;
+        let connected = async {
+            loop {
+                match try_dial(&self.directory, socket).await {
+                    Ok(channel) => return Ok(channel),
+                    Err(DialError::NotASocket) => {
+                        let socket = socket.display();
+                        let why = format!("{socket} is not a socket, or lies beyond a link");
+                        return Err(Refusal::new(RefusalReason::Endpoint, why));
+                    }
+                    Err(error) => last = Some(chain(&error)),
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        };
+        let deadline = self.deadlines.connect;
+        match tokio::time::timeout(deadline, connected).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => {
+                let last = last.unwrap_or_else(|| "nobody takes the connection".to_owned());
+                let why = format!(
+                    "no connection to {} within {} s: {last}",
+                    socket.display(),
+                    deadline.as_secs_f64()
+                );
+                Err(Refusal::new(RefusalReason::Unreachable, why))
+            }
+        }
+    }
+
     /// Tells that somebody is no plugin.
     pub(super) async fn refused(&self, resource: &str, refusal: &Refusal) {
         let event = PluginEvent::Refused {
@@ -88,36 +122,6 @@ impl Connector {
         };
         // Without a registry the agent ends, and nobody is to be told.
         let _ = self.commands.send(Command::Tell(event)).await;
-    }
-}
-
-/// Connects to a socket; one that is not there yet may come within the deadline.
-pub(super) async fn dial(socket: &Path, deadline: Duration) -> Result<Channel, Refusal> {
-    let mut last = None;
-    let connected = async {
-        loop {
-            match try_dial(socket).await {
-                Ok(channel) => return Ok(channel),
-                Err(DialError::NotASocket) => {
-                    let why = format!("{} is not a socket", socket.display());
-                    return Err(Refusal::new(RefusalReason::Endpoint, why));
-                }
-                Err(error) => last = Some(chain(&error)),
-            }
-            tokio::time::sleep(RETRY).await;
-        }
-    };
-    match tokio::time::timeout(deadline, connected).await {
-        Ok(outcome) => outcome,
-        Err(_elapsed) => {
-            let last = last.unwrap_or_else(|| "nobody takes the connection".to_owned());
-            let why = format!(
-                "no connection to {} within {} s: {last}",
-                socket.display(),
-                deadline.as_secs_f64()
-            );
-            Err(Refusal::new(RefusalReason::Unreachable, why))
-        }
     }
 }
 
@@ -131,9 +135,8 @@ enum DialError {
     Connect(#[from] ConnectError),
 }
 
-async fn try_dial(socket: &Path) -> Result<Channel, DialError> {
-    // A link would let whoever may write here choose whom root talks to.
-    if unix_socket::version(socket)?.is_none() {
+async fn try_dial(directory: &Path, socket: &Path) -> Result<Channel, DialError> {
+    if unix_socket::version_below(directory, socket)?.is_none() {
         return Err(DialError::NotASocket);
     }
     Ok(Channel::connect(socket).await?)

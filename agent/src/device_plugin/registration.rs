@@ -12,16 +12,12 @@ use crate::grpc::server::{self, Handler};
 use crate::model::device::RefusalReason;
 
 struct Registration {
-    /// Where the sockets of plugins are.
-    directory: PathBuf,
+    /// For the directory in which the sockets of plugins are.
     connector: Connector,
 }
 
-pub(super) fn handler(directory: PathBuf, connector: Connector) -> Handler {
-    let registration = Arc::new(Registration {
-        directory,
-        connector,
-    });
+pub(super) fn handler(connector: Connector) -> Handler {
+    let registration = Arc::new(Registration { connector });
     Arc::new(move |request| {
         let registration = Arc::clone(&registration);
         Box::pin(async move {
@@ -59,8 +55,8 @@ impl Registration {
             .map_err(|why| Refusal::new(RefusalReason::Version, why))?;
         check::resource_name(&request.resource_name)
             .map_err(|why| Refusal::new(RefusalReason::ResourceName, why))?;
-        check::endpoint(&request.endpoint)
+        let endpoint = check::endpoint(&request.endpoint)
             .map_err(|why| Refusal::new(RefusalReason::Endpoint, why))?;
-        Ok(self.directory.join(&request.endpoint))
+        Ok(self.connector.directory.join(endpoint))
     }
 }

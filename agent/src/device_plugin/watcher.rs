@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::connect::{self, Connector, Refusal};
+use super::connect::{Connector, Refusal};
 use super::registry::{Command, Installed};
 use super::{Disconnect, check, limits};
 use crate::grpc::client::{Channel, Method};
@@ -50,15 +50,15 @@ struct Attended {
 }
 
 /// Watches until dropped.
-pub(super) async fn run(directory: PathBuf, connector: Connector) {
+pub(super) async fn run(connector: Connector) {
     let mut attended = BTreeMap::new();
     let mut tasks = JoinSet::new();
     let mut watch = None;
     loop {
         if watch.is_none() {
-            watch = begin_watch(&directory);
+            watch = begin_watch(&connector.directory);
         }
-        scan(&directory, &connector, &mut attended, &mut tasks);
+        scan(&connector, &mut attended, &mut tasks);
         while tasks.try_join_next().is_some() {}
         tokio::select! {
             is_lost = news(watch.as_ref()) => if is_lost {
@@ -97,12 +97,8 @@ async fn news(watch: Option<&AsyncFd<DirWatch>>) -> bool {
 }
 
 /// Begins with sockets that are new and ends with those that are gone.
-fn scan(
-    directory: &Path,
-    connector: &Connector,
-    attended: &mut BTreeMap<String, Attended>,
-    tasks: &mut JoinSet<()>,
-) {
+fn scan(connector: &Connector, attended: &mut BTreeMap<String, Attended>, tasks: &mut JoinSet<()>) {
+    let directory = &connector.directory;
     let mut sockets = match unix_socket::list(directory) {
         Ok(sockets) => sockets,
         Err(error) => {
@@ -183,7 +179,7 @@ async fn register(socket: &Path, connector: &Connector) -> Result<Installed, Not
     let deadlines = &connector.deadlines;
     let name = socket.display().to_string();
     let asked = async {
-        let channel = connect::dial(socket, deadlines.connect).await?;
+        let channel = connector.dial(socket).await?;
         let info: PluginInfo = channel
             .unary(GET_INFO, Empty {}, deadlines.registration)
             .await

@@ -174,6 +174,19 @@ pub fn list(directory: &Path) -> Result<BTreeMap<String, SocketVersion>, FsError
     Ok(sockets)
 }
 
+/// As [`version`]; `None` also where a link leads on between `directory` and `path`.
+pub fn version_below(directory: &Path, path: &Path) -> Result<Option<SocketVersion>, FsError> {
+    let above = path.ancestors().skip(1);
+    for it in above.take_while(|it| it.starts_with(directory) && *it != directory) {
+        let metadata =
+            fs::symlink_metadata(it).map_err(|e| FsError::new(Operation::Stat, it, e))?;
+        if metadata.is_symlink() {
+            return Ok(None);
+        }
+    }
+    version(path)
+}
+
 /// `None`: there is something else.
 pub fn version(path: &Path) -> Result<Option<SocketVersion>, FsError> {
     let metadata =
@@ -244,6 +257,20 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
         let error = check_free(&path).unwrap_err();
         assert!(matches!(error, ListenError::InUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_socket_that_a_link_leads_to_is_not_below_the_directory() {
+        let base = Scratch::new("unix");
+        let (directory, socket) = (base.path("plugins"), base.path("plugins/a/b.sock"));
+        assert!(version_below(&directory, &socket).unwrap_err().is_gone());
+        let (_listener, _file) = listen(&socket, 0o755).unwrap();
+        assert!(version_below(&directory, &socket).unwrap().is_some());
+        base.link("plugins/link", "a");
+        for (directory, is_seen) in [("plugins", false), ("plugins/link", true)] {
+            let version = version_below(&base.path(directory), &base.path("plugins/link/b.sock"));
+            assert_eq!(version.unwrap().is_some(), is_seen, "{directory}");
+        }
     }
 
     #[test]
