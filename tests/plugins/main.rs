@@ -491,6 +491,21 @@ fn a_registration_socket_is_found_attended_to_and_missed() {
 }
 
 #[test]
+fn a_registration_socket_in_a_directory_below_is_found_and_missed() {
+    let mut node = Node::new("registry-below");
+    let below = node.path("plugins_registry/vendor/gpu");
+    fs::create_dir_all(&below).unwrap();
+    let option = below.to_string_lossy().into_owned();
+    let child = node.spawn(GPU, "1", &["--registry", &option]);
+    let (plugin, _) = node.connected(GPU);
+    assert_eq!(node.devices(&plugin).len(), 1);
+    node.wait_output(child, "registered");
+    fs::remove_dir_all(&below).unwrap();
+    let why = Disconnect::SocketRemoved;
+    assert_eq!(node.event(), PluginEvent::Disconnected { plugin, why });
+}
+
+#[test]
 fn a_plugin_that_fails_while_its_socket_stays_is_tried_again() {
     let mut node = Node::new("again");
     let registry = node.path("plugins_registry");

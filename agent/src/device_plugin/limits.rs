@@ -35,6 +35,9 @@ pub const QUEUE: usize = 64;
 /// Registration sockets that are attended to; those after them by name are not.
 pub const MAX_REGISTRATION_SOCKETS: usize = 256;
 
+/// Directories in which registration sockets are looked for; those after them by name are passed over.
+pub const MAX_REGISTRATION_DIRECTORIES: usize = 64;
+
 /// Characters of an error text of a plugin that are told.
 pub const MAX_WHY_CHARS: usize = 512;
 

@@ -2,7 +2,7 @@
 //! `pluginregistration.Registration`). A socket is attended to for as long as it is there; when it
 //! goes, its plugin is one no more.
 //!
-//! Sockets are looked for in the directory itself, not below it.
+//! Sockets are looked for in directories below the directory too, as kubelet does.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,9 +21,9 @@ use crate::grpc::messages::plugin_registration::{
     DEVICE_PLUGIN, Empty, PluginInfo, RegistrationStatus, path,
 };
 use crate::model::device::RefusalReason;
-use crate::sys::chain;
 use crate::sys::unix_socket::{self, SocketVersion};
 use crate::sys::watch::DirWatch;
+use crate::sys::{Dir, FsError, chain};
 
 const GET_INFO: Method = Method {
     path: path::GET_INFO,
@@ -58,7 +58,12 @@ pub(super) async fn run(connector: Connector) {
         if watch.is_none() {
             watch = begin_watch(&connector.directory);
         }
-        scan(&connector, &mut attended, &mut tasks);
+        scan(
+            &connector,
+            watch.as_ref().map(AsyncFd::get_ref),
+            &mut attended,
+            &mut tasks,
+        );
         while tasks.try_join_next().is_some() {}
         tokio::select! {
             is_lost = news(watch.as_ref()) => if is_lost {
@@ -97,37 +102,100 @@ async fn news(watch: Option<&AsyncFd<DirWatch>>) -> bool {
 }
 
 /// Begins with sockets that are new and ends with those that are gone.
-fn scan(connector: &Connector, attended: &mut BTreeMap<String, Attended>, tasks: &mut JoinSet<()>) {
+fn scan(
+    connector: &Connector,
+    watch: Option<&DirWatch>,
+    attended: &mut BTreeMap<PathBuf, Attended>,
+    tasks: &mut JoinSet<()>,
+) {
     let directory = &connector.directory;
-    let mut sockets = match unix_socket::list(directory) {
-        Ok(sockets) => sockets,
-        Err(error) => {
-            // What cannot be read is not gone.
-            tracing::warn!(error = chain(&error), "look for registration sockets");
-            return;
-        }
-    };
-    // Hidden ones are being made.
-    sockets.retain(|name, _| !name.starts_with('.'));
-    attended.retain(|name, it| sockets.get(name) == Some(&it.version));
-    if sockets.len() > limits::MAX_REGISTRATION_SOCKETS {
-        let (n, directory) = (sockets.len(), directory.display());
+    let look = Look::at(directory, watch);
+    attended.retain(|socket, it| look.has(socket, it.version));
+    if look.sockets.len() > limits::MAX_REGISTRATION_SOCKETS {
+        let (n, directory) = (look.sockets.len(), directory.display());
         tracing::warn!(n, %directory, "too many registration sockets");
     }
-    for (name, version) in sockets {
+    for (socket, version) in look.sockets {
         if attended.len() >= limits::MAX_REGISTRATION_SOCKETS {
             break;
         }
-        if attended.contains_key(&name) {
+        if attended.contains_key(&socket) {
             continue;
         }
         let (gone_sender, gone) = oneshot::channel();
-        tasks.spawn(attend(directory.join(&name), connector.clone(), gone));
+        tasks.spawn(attend(socket.clone(), connector.clone(), gone));
         let it = Attended {
             version,
             _gone: gone_sender,
         };
-        attended.insert(name, it);
+        attended.insert(socket, it);
+    }
+}
+
+/// What is in the directory and in those below it, each of which is watched before it is read. No link is followed.
+struct Look<'a> {
+    directory: &'a Path,
+    watch: Option<&'a DirWatch>,
+    n_directories: usize,
+    sockets: BTreeMap<PathBuf, SocketVersion>,
+    unread: Vec<PathBuf>,
+}
+
+impl<'a> Look<'a> {
+    fn at(directory: &'a Path, watch: Option<&'a DirWatch>) -> Self {
+        let mut look = Self {
+            directory,
+            watch,
+            n_directories: 0,
+            sockets: BTreeMap::new(),
+            unread: Vec::new(),
+        };
+        look.enter(directory, Dir::open(directory));
+        look
+    }
+
+    /// What cannot be read is not gone.
+    fn has(&self, socket: &Path, version: SocketVersion) -> bool {
+        match self.sockets.get(socket) {
+            Some(it) => *it == version,
+            None => self.unread.iter().any(|it| socket.starts_with(it)),
+        }
+    }
+
+    fn enter(&mut self, at: &Path, dir: Result<Dir, FsError>) {
+        let looked = dir.and_then(|dir| self.look_in(at, &dir));
+        match looked {
+            Err(FsError::Gone { .. }) if at != self.directory => {}
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "look for registration sockets");
+                self.unread.push(at.to_owned());
+            }
+            Ok(()) => {}
+        }
+    }
+
+    fn look_in(&mut self, at: &Path, dir: &Dir) -> Result<(), FsError> {
+        self.n_directories += 1;
+        if at != self.directory
+            && let Some(Err(error)) = self.watch.map(|it| it.add(at))
+        {
+            // The clock says when to look there.
+            tracing::debug!(error = chain(&error), "registration sockets");
+        }
+        let sockets = unix_socket::list(at)?.into_iter();
+        // Hidden ones are being made.
+        let sockets = sockets.filter(|(name, _)| !name.starts_with('.'));
+        let sockets = sockets.map(|(name, version)| (at.join(name), version));
+        self.sockets.extend(sockets);
+        for name in dir.list_dirs()? {
+            if self.n_directories == limits::MAX_REGISTRATION_DIRECTORIES {
+                let directory = self.directory.display();
+                tracing::warn!(%directory, "too many directories of registration sockets");
+                break;
+            }
+            self.enter(&at.join(&name), dir.open_dir(&name));
+        }
+        Ok(())
     }
 }
 
@@ -249,5 +317,60 @@ async fn notify(channel: &Channel, deadline: Duration, error: Option<String>) {
     if let Err(status) = channel.unary::<_, Empty>(NOTIFY, status, deadline).await {
         let error = check::told_status(&status);
         tracing::debug!(error, "NotifyRegistrationStatus");
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_socket_is_found_and_missed_in_directories_below_too() {
+        let base = Scratch::new("registration");
+        let watch = DirWatch::new(base.directory()).unwrap();
+        let names = ["a.sock", "driver/b.sock", "driver/deep/c.sock"];
+        let mut listening: Vec<_> = names
+            .iter()
+            .chain(&["driver/.d.sock", ".e.sock"])
+            .map(|it| unix_socket::listen(&base.path(it), 0o755).unwrap())
+            .collect();
+        base.link("link", "driver");
+        let found = || Look::at(base.directory(), Some(&watch)).sockets;
+        let found_names: Vec<_> = found().into_keys().collect();
+        assert_eq!(found_names, names.map(|it| base.path(it)));
+
+        watch.drain().unwrap();
+        assert!(!watch.drain().unwrap().changed);
+        listening.swap_remove(2).1.remove();
+        assert!(watch.drain().unwrap().changed);
+        assert_eq!(found().len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_gone() {
+        let base = Scratch::new("registration");
+        let (_listener, _file) = unix_socket::listen(&base.path("a.sock"), 0o755).unwrap();
+        let look = Look::at(base.directory(), None);
+        let (socket, version) = look.sockets.first_key_value().unwrap();
+        assert!(look.has(socket, *version));
+        assert!(!look.has(&base.path("b.sock"), *version));
+        let file = base.write("file", "");
+        let look = Look::at(&file, None);
+        assert!(look.has(&file.join("a.sock"), *version), "no directory");
+        assert!(!look.has(socket, *version), "it lies elsewhere");
+    }
+
+    #[test]
+    fn directories_beyond_a_number_are_not_looked_into() {
+        let base = Scratch::new("registration");
+        let mut listening = Vec::new();
+        for n in 10..10 + limits::MAX_REGISTRATION_DIRECTORIES {
+            let path = base.path(format!("{n}/a.sock"));
+            listening.push(unix_socket::listen(&path, 0o755).unwrap());
+        }
+        let n_found = Look::at(base.directory(), None).sockets.len();
+        assert_eq!(n_found, limits::MAX_REGISTRATION_DIRECTORIES - 1);
     }
 }

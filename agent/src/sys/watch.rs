@@ -59,6 +59,16 @@ impl DirWatch {
         })
     }
 
+    /// Watches a directory more, which may be watched already. That one of them goes away counts as the loss of all.
+    pub fn add(&self, path: &Path) -> Result<(), WatchError> {
+        let events = Self::EVENTS | AddWatchFlags::IN_DONT_FOLLOW;
+        let added = self.inotify.add_watch(path, events);
+        added.map(|_| ()).map_err(|source| WatchError {
+            path: path.into(),
+            source,
+        })
+    }
+
     /// Takes what is queued, without waiting.
     pub fn drain(&self) -> Result<WatchNews, WatchError> {
         /// Each read takes 4 KiB of events; the queue holds 16384 of them by default. A flood that
