@@ -24,15 +24,19 @@ pub fn config_faults(draft: &Draft) -> Vec<Fault> {
     faults
 }
 
-/// What of a configuration has no effect on this node as it is, a line each.
+/// What of a configuration has no effect on this node as it is, or not the one that is meant, a line each.
 pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
     let mut warnings = loaded.warnings.clone();
     let kubelet = &loaded.config.kubelet;
-    if loaded.config.mode.own().is_none() {
+    let Some(own_config) = loaded.config.mode.own() else {
         return warnings;
-    }
+    };
     if let Some(message) = own::offline_at_start(&Root::host(), kubelet) {
         let field = FieldPath::of("kubelet.reservedSystemCPUs");
+        warnings.push(located(field, message, &loaded.origins));
+    }
+    if let Some(message) = own::isolated_at_start(&loaded.config, own_config) {
+        let field = FieldPath::of("kubelet.cpuManagerPolicy");
         warnings.push(located(field, message, &loaded.origins));
     }
     if !kubelet.eviction_soft.is_empty() {

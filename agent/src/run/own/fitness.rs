@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::hands::{self, Hands};
+use super::hands::{self, Hands, SettingError};
+use super::isolated;
 use super::placement::Placement;
 use super::pods::PODS;
 use super::system_cpus::while_online;
@@ -20,6 +21,14 @@ use crate::sys::{FsError, Root};
 /// For `ballast check`.
 pub(in crate::run) fn check_config(config: &Config, own: &OwnConfig) -> Result<(), RunError> {
     find(&Root::host(), config, own).map(|_| ())
+}
+
+/// What is told of isolated CPUs. `None` also where a fault, which is told by itself, keeps it from being known.
+pub(in crate::run) fn isolated_at_start(config: &Config, own: &OwnConfig) -> Option<String> {
+    let node = find_node(&Root::host(), config).ok()?;
+    let (_, settings) = settings(config, own, &node).ok()?;
+    let cpu = Managers::new(&settings).ok()?.cpu?;
+    isolated::shared(cpu.common(), &node.topology.isolated)
 }
 
 /// What a start goes on with.
@@ -54,19 +63,11 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     };
     let of_settings = hands::faults(root, &node, &config.kubelet, own.compat).into_iter();
     faults.extend(of_settings.map(RunError::from));
-    let kubelet = while_online(&config.kubelet, &node.topology.online());
     // Without budgets, which is among the faults, nobody can say what there is to place.
-    let Ok(hands) = Hands::new(&node, &kubelet, own.compat) else {
+    let Ok((hands, settings)) = settings(config, own, &node) else {
         return Err(RunError::all(faults));
     };
     faults.extend(elsewhere(config, &node, &hands.plan.kubepods_path()));
-    let settings = PlacementSettings {
-        compat: own.compat,
-        config: kubelet.placement,
-        reserved_system_cpus: kubelet.reserved_system_cpus,
-        reservation: hands.plan.allocatable.reservation.clone(),
-        topology: node.topology.clone(),
-    };
     let of_placement = Managers::faults(&settings).into_iter();
     faults.extend(of_placement.map(RunError::from));
     if !faults.is_empty() {
@@ -78,6 +79,24 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         hands,
         placement,
     })
+}
+
+/// The hands, and by what they place: with the CPUs that are online.
+fn settings(
+    config: &Config,
+    own: &OwnConfig,
+    node: &Node,
+) -> Result<(Hands, PlacementSettings), SettingError> {
+    let kubelet = while_online(&config.kubelet, &node.topology.online());
+    let hands = Hands::new(node, &kubelet, own.compat)?;
+    let settings = PlacementSettings {
+        compat: own.compat,
+        config: kubelet.placement,
+        reserved_system_cpus: kubelet.reserved_system_cpus,
+        reservation: hands.plan.allocatable.reservation.clone(),
+        topology: node.topology.clone(),
+    };
+    Ok((hands, settings))
 }
 
 /// Containers that an agent of this state directory has started in other cgroups than it would now: it would look for

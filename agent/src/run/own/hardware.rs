@@ -1,8 +1,8 @@
 //! What of the machine can change while the agent runs: which CPUs are online, and the size of the disk.
 
-use super::Loop;
 use super::hands::CpusChanged;
 use super::system_cpus::offline;
+use super::{Loop, isolated};
 use crate::observe::chain;
 use crate::sys::Root;
 
@@ -34,6 +34,13 @@ impl Loop {
     pub(super) fn offline_reserved(&self) -> Option<String> {
         let told = offline(&self.config.kubelet, &self.node.topology.online())?;
         Some(format!("kubelet.reservedSystemCPUs: {told}"))
+    }
+
+    /// What is told as long as containers share isolated CPUs.
+    pub(super) fn shared_isolated(&self) -> Option<String> {
+        let pool = self.placement.managers.cpu.as_ref()?.common();
+        let told = isolated::shared(pool, &self.node.topology.isolated)?;
+        Some(format!("kubelet.cpuManagerPolicy: {told}"))
     }
 
     fn cpus_changed(&self, changed: &CpusChanged) {

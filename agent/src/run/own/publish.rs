@@ -289,6 +289,7 @@ impl Loop {
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         // What is wrong with the node is wrong for all pods.
         let mut warnings: Vec<String> = self.offline_reserved().into_iter().collect();
+        warnings.extend(self.shared_isolated());
         warnings.extend(self.node_faults.values().cloned());
         warnings.extend(self.deferred.iter().map(|it| {
             format!(
