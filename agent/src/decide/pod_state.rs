@@ -48,6 +48,10 @@ pub struct PodState {
     pub eviction: Option<Eviction>,
     #[serde(default)]
     pub admission: Admission,
+    /// It was in when the node was booted; since then its place is not decided, and nothing of it has begun. With
+    /// `compat: kubelet` nobody asks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_in_before_boot: bool,
     pub backoff: BackoffState,
     pub phase: PodPhase,
     /// OOM kills among all processes of a container, over its restarts; by container name.
@@ -91,6 +95,7 @@ impl PodState {
             deletion: None,
             eviction: None,
             admission: Admission::Open,
+            was_in_before_boot: false,
             backoff: BackoffState::default(),
             phase: PodPhase::Pending,
             oom_kills: BTreeMap::new(),

@@ -229,19 +229,20 @@ impl Loop {
                 let is_of_this_boot = state.boot_id == boot_id;
                 let mut containers = state.containers.iter();
                 let was_starting = containers.any(|it| it.state == ContainerState::Starting);
-                let state = pods::revive(state, &boot_id, |it| {
+                let mut state = pods::revive(state, &boot_id, |it| {
                     let id = container_id(&uid, &it.name, it.attempt);
                     self.runtime.has_record(&id)
                 });
+                // Stored with it: the agent may be started again before its place is decided.
+                state.was_in_before_boot |=
+                    !is_of_this_boot && state.admission == Admission::Admitted;
+                state.was_in_before_boot &= self.own.compat == Compat::Ballast;
                 if let Some(mut entry) = self.entry_of(state) {
                     // Two syncs for each pod would be most of a start. A start that was made shows by a record that
                     // the runtime is about to forget.
                     let is_stored = is_of_this_boot
                         || was_starting && pods::save(&self.paths, &entry.state).is_ok();
                     entry.is_unsaved = !is_stored;
-                    entry.was_in_before_boot = !is_of_this_boot
-                        && self.own.compat == Compat::Ballast
-                        && entry.state.admission == Admission::Admitted;
                     self.pods.insert(entry.uid().clone(), entry);
                 }
             }
@@ -436,6 +437,7 @@ impl Loop {
         instance.set_process(record.process);
         instance.oom_killed = was_oom_killed;
         entry.instances.insert(owner.container.clone(), instance);
+        entry.state.was_in_before_boot = false;
         self.first_processes.add(record.process);
         Some((owner.pod_uid.clone(), owner.container.clone()))
     }

@@ -204,6 +204,7 @@ impl Loop {
                 instance.decided_at = Some(now);
                 entry.instances.insert(container.clone(), instance);
                 entry.state.begin_instance(container);
+                entry.state.was_in_before_boot = false;
             }
             if let Some(status) = entry.state.container_mut(action.container()) {
                 status.record(action, now);

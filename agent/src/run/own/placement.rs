@@ -580,7 +580,7 @@ impl Loop {
         self.metrics.admission(uid, policy, reason, asked, at);
         // What the node has taken before is among those that were counted.
         let was_counted = entry.is_in_already();
-        entry.was_in_before_boot = false;
+        let was_in_before_boot = std::mem::take(&mut entry.state.was_in_before_boot);
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
@@ -595,8 +595,12 @@ impl Loop {
                 self.placement.managers = managers;
                 self.books_changed();
             }
-            // What runs is not ended because it could not be placed again.
-            Some(refusal) if entry.has_begun() && self.own.compat == Compat::Ballast => {
+            // What runs is not ended because it could not be placed again. After a boot nothing runs.
+            Some(refusal)
+                if entry.has_begun()
+                    && !was_in_before_boot
+                    && self.own.compat == Compat::Ballast =>
+            {
                 entry.state.admission = Admission::Admitted;
                 self.told.placement_lost(&entry.pod_ref, &refusal);
             }

@@ -184,8 +184,6 @@ pub(super) struct PodEntry {
     pub is_dirty: bool,
     /// The stored state is behind.
     pub is_unsaved: bool,
-    /// It was in when the node was booted, and its place is not decided since. With `compat: kubelet` nobody asks.
-    pub was_in_before_boot: bool,
     /// A reading of the manifests in this life of the agent had it.
     pub is_confirmed: bool,
     /// Why it is not acted upon yet.
@@ -246,7 +244,6 @@ impl PodEntry {
             is_known_stale: false,
             is_dirty: true,
             is_unsaved: true,
-            was_in_before_boot: false,
             is_confirmed: false,
             blocked: None,
             occupied: None,
@@ -334,7 +331,7 @@ impl PodEntry {
 
     /// The node has taken it, whatever there is by now.
     pub(super) fn is_in_already(&self) -> bool {
-        self.was_in_before_boot || self.has_begun()
+        self.state.was_in_before_boot || self.has_begun()
     }
 
     /// Counts for the budgets: it runs or will run. What the node has taken counts while its place is decided again.
@@ -579,7 +576,7 @@ mod tests {
             let mut entry = entry(0);
             entry.state.admission = admission;
             entry.state.containers[0].state = state;
-            entry.was_in_before_boot = was_in_before_boot;
+            entry.state.was_in_before_boot = was_in_before_boot;
             assert_eq!(entry.is_active(), counts, "{:?}", entry.state);
         }
     }

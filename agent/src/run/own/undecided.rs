@@ -197,6 +197,7 @@ impl Loop {
             }
         }
         self.settle_all(uids, now);
+        self.release_after_boot();
         self.reopen_unsettled();
         for uid in uids {
             self.register_pod(uid);

@@ -90,12 +90,14 @@ impl Loop {
         self.is_pool_moved = true;
     }
 
-    /// After a boot a plugin may call its devices otherwise, and has prepared none of them: who held some is placed anew.
-    fn release_after_boot(&mut self) {
+    /// After a boot a plugin may call its devices otherwise, and has prepared none of them: who held some is placed
+    /// anew.
+    pub(in crate::run) fn release_after_boot(&mut self) {
         let managers = &mut self.placement.managers;
         let anew = held_before_boot(&self.pods, &managers.devices);
         if !anew.is_empty() {
             managers.retain(|uid, _| !anew.contains(uid));
+            self.books_changed();
         }
     }
 
@@ -316,14 +318,17 @@ impl<T: Default> Found<T> {
     }
 }
 
-/// Pods with devices that were in before this boot, and of which nothing has begun since.
+/// Pods with devices that were in before this boot, and of which nothing has begun since and something may.
 fn held_before_boot(
     pods: &BTreeMap<PodUid, PodEntry>,
     devices: &DeviceManager,
 ) -> BTreeSet<PodUid> {
     let is_meant = |uid: &&PodUid| {
-        let entry = pods.get(*uid);
-        entry.is_some_and(|it| it.was_in_before_boot && !it.has_begun())
+        pods.get(*uid).is_some_and(|it| {
+            let mut containers = it.state.containers.iter();
+            it.state.was_in_before_boot
+                && containers.any(|it| it.state == ContainerState::NotStarted)
+        })
     };
     devices.holders().filter(is_meant).cloned().collect()
 }
@@ -331,6 +336,7 @@ fn held_before_boot(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::config::Compat;
@@ -339,26 +345,32 @@ mod tests {
     use crate::decide::pod_state::PodState;
     use crate::decide::testing;
     use crate::model::time::WallTime;
+    use crate::run::own::pods::unknown_end;
 
     #[test]
     fn devices_are_given_anew_to_pods_that_have_not_begun_since_the_boot() {
         let mut books = DeviceBooks::default();
         let mut pods = BTreeMap::new();
-        for (name, was_in_before_boot, state, has_devices) in [
-            ("rebooted", true, ContainerState::NotStarted, true),
-            ("restarted", false, ContainerState::NotStarted, true),
-            ("begun", true, ContainerState::Starting, true),
-            ("without", true, ContainerState::NotStarted, false),
+        let new = ContainerState::NotStarted;
+        let done = ContainerState::Exited(unknown_end(Duration::ZERO));
+        for (name, was_in_before_boot, states, has_devices) in [
+            ("rebooted", true, [new.clone(), new.clone()], true),
+            ("done in part", true, [done.clone(), new.clone()], true),
+            ("over", true, [done.clone(), done], true),
+            ("restarted", false, [new.clone(), new.clone()], true),
+            ("without", true, [new.clone(), new], false),
         ] {
             let uid = PodUid(name.to_owned());
-            let mut pod = testing::pod("app {}");
+            let mut pod = testing::pod("app {} app {}");
             pod.uid = uid.clone();
             let facts = pod_facts(&pod, QosClass::BestEffort, Compat::Ballast);
             let mut of_pod = PodState::new(pod, "boot".to_owned(), WallTime::default());
-            of_pod.containers[0].state = state;
+            for (status, state) in of_pod.containers.iter_mut().zip(states) {
+                status.state = state;
+            }
+            of_pod.was_in_before_boot = was_in_before_boot;
             let cgroup = CgroupPath::root();
-            let mut entry = PodEntry::new(of_pod, QosClass::BestEffort, cgroup, Arc::new(facts));
-            entry.was_in_before_boot = was_in_before_boot;
+            let entry = PodEntry::new(of_pod, QosClass::BestEffort, cgroup, Arc::new(facts));
             if has_devices {
                 books.containers.insert(uid.clone(), BTreeMap::new());
             }
@@ -367,6 +379,11 @@ mod tests {
         let mut devices = DeviceManager::new(NumaMask::EMPTY, Compat::Ballast);
         devices.adopt(books);
         let found = held_before_boot(&pods, &devices);
-        assert_eq!(found, [PodUid("rebooted".to_owned())].into());
+        assert_eq!(
+            found,
+            ["done in part", "rebooted"]
+                .map(|it| PodUid(it.to_owned()))
+                .into()
+        );
     }
 }
