@@ -46,6 +46,8 @@ pub struct NodePlan {
 pub struct AncestorCpuset {
     pub cpus: CpuSet,
     pub mems: NumaMask,
+    /// Containers that nobody places hold it too: they have lost CPUs that went and came back.
+    pub of_containers: bool,
 }
 
 impl NodePlan {
@@ -118,8 +120,9 @@ impl NodePlan {
         path: CgroupPath,
     ) -> DesiredCgroup {
         let pinning = self.pinning_for_quota(placement.pinning);
+        let placement = self.with_all_cpus(placement);
         let resources = CgroupResources {
-            cpuset_cpus: placement.cpus.clone(),
+            cpuset_cpus: placement.cpus,
             cpuset_mems: placement.mems,
             ..container_resources(pod, class, container, &self.settings, pinning)
         };
@@ -148,7 +151,19 @@ impl NodePlan {
         placement: &ContainerPlacement,
         path: CgroupPath,
     ) -> DesiredCgroup {
+        let placement = self.with_all_cpus(placement);
         self.cgroup(path, &placement.resources(), WeightMap::Quadratic)
+    }
+
+    /// See [`AncestorCpuset::of_containers`].
+    fn with_all_cpus(&self, placement: &ContainerPlacement) -> ContainerPlacement {
+        let all = self.ancestors.as_ref().filter(|it| it.of_containers);
+        let cpus = placement.cpus.as_ref().or(all.map(|it| &it.cpus));
+        ContainerPlacement {
+            cpus: cpus.cloned(),
+            pinning: placement.pinning,
+            mems: placement.mems.or(all.map(|it| it.mems)),
+        }
     }
 
     fn pinning_for_quota(&self, pinning: CpuPinning) -> CpuPinning {
@@ -159,9 +174,9 @@ impl NodePlan {
     }
 
     fn ancestor(&self, path: CgroupPath, mut resources: CgroupResources) -> DesiredCgroup {
-        if let Some(AncestorCpuset { cpus, mems }) = &self.ancestors {
-            resources.cpuset_cpus = Some(cpus.clone());
-            resources.cpuset_mems = Some(*mems);
+        if let Some(all) = &self.ancestors {
+            resources.cpuset_cpus = Some(all.cpus.clone());
+            resources.cpuset_mems = Some(all.mems);
         }
         self.cgroup(path, &resources, WeightMap::Linear)
     }

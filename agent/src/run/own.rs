@@ -569,7 +569,10 @@ impl Loop {
                 self.readings.ask();
                 return Some(Scope::All);
             }
-            Event::CpusChanged => return Some(Scope::All),
+            Event::CpusChanged => {
+                self.hands.cpus_moved();
+                return Some(Scope::All);
+            }
             Event::Programs(programs) => {
                 self.programs_loaded(*programs);
             }

@@ -106,6 +106,7 @@ fn ancestors_have_a_cpuset_where_they_need_one() {
     plan.ancestors = Some(AncestorCpuset {
         cpus: "0-3".parse().unwrap(),
         mems: NumaMask::from_bits(0b11),
+        of_containers: false,
     });
     let class = QosClass::BestEffort;
     let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, path("/kubepods/podu"));
@@ -117,6 +118,31 @@ fn ancestors_have_a_cpuset_where_they_need_one() {
     for cgroup in &ancestors {
         assert_eq!(file(cgroup, "cpuset.cpus").unwrap(), "0-3", "{cgroup:?}");
         assert_eq!(file(cgroup, "cpuset.mems").unwrap(), "0-1", "{cgroup:?}");
+    }
+}
+
+#[test]
+fn containers_that_nobody_places_get_back_cpus_that_they_have_lost() {
+    let pod = pod("app {}");
+    let mut plan = plan(CpuLimits::Ignored);
+    let (cpus, mems) = ("cpuset.cpus", "cpuset.mems");
+    for (of_containers, expected) in [(false, [None, None]), (true, [Some("0-3"), Some("0-1")])] {
+        plan.ancestors = Some(AncestorCpuset {
+            cpus: "0-3".parse().unwrap(),
+            mems: NumaMask::from_bits(0b11),
+            of_containers,
+        });
+        let class = QosClass::BestEffort;
+        let app = path("/kubepods/besteffort/podu/app");
+        let cgroup = |placement: &ContainerPlacement| {
+            let container = &pod.containers[0];
+            plan.container_cgroup(&pod, class, container, placement, app.clone())
+        };
+        let anywhere = cgroup(&ContainerPlacement::ANYWHERE);
+        let found = [cpus, mems].map(|it| file(&anywhere, it));
+        assert_eq!(found, expected.map(|it| it.map(str::to_owned)));
+        let placed = cgroup(&placement("2", CpuPinning::Exclusive));
+        assert_eq!(file(&placed, cpus).unwrap(), "2");
     }
 }
 

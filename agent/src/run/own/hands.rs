@@ -131,6 +131,10 @@ pub(super) struct Hands {
     pub writer: CgroupWriter,
     /// `None` before [`Hands::prepare`].
     pub device_control: Option<DeviceControl>,
+    /// v1: pods could have all CPUs when the agent started. Where somebody has given them fewer, that stays.
+    had_all_cpus: bool,
+    /// CPUs went or came since. On v1 one that went is lost to every cpuset but the root's.
+    have_cpus_moved: bool,
 }
 
 /// What restricts the devices of containers.
@@ -168,7 +172,14 @@ impl Hands {
             plan: node_plan(kubelet, compat, node)?,
             writer: CgroupWriter::new(Arc::clone(trees), enabled, page_size),
             device_control: None,
+            had_all_cpus: false,
+            have_cpus_moved: false,
         })
+    }
+
+    /// CPUs went or came, perhaps so briefly that the node has the same ones again.
+    pub(super) fn cpus_moved(&mut self) {
+        self.have_cpus_moved = true;
     }
 
     /// Reads the CPUs again when pods may have others than they could; the budgets follow. Nothing of the node
@@ -189,6 +200,7 @@ impl Hands {
         let kubelet = &while_online(kubelet, &online);
         let allocatable = allocatable(kubelet, &capacity)?;
         let fault = over_reserved(kubelet, &allocatable).into_iter().next();
+        self.cpus_moved();
         node.topology = topology;
         node.capacity = capacity;
         self.plan.allocatable = allocatable;
@@ -215,7 +227,7 @@ impl Hands {
         Ok(())
     }
 
-    /// v1, where containers are placed: what the cgroups above them are to hold.
+    /// v1, where containers are placed, or have lost CPUs: what the cgroups above them are to hold.
     pub(super) fn refresh_ancestors(
         &mut self,
         node: &Node,
@@ -224,7 +236,8 @@ impl Hands {
         let placement = &kubelet.placement;
         let is_placed = placement.cpu_manager_policy == CpuManagerPolicy::Static
             || placement.memory_manager_policy == MemoryManagerPolicy::Static;
-        if node.is_unified() || !is_placed {
+        let has_lost_cpus = self.had_all_cpus && self.have_cpus_moved;
+        if node.is_unified() || !(is_placed || has_lost_cpus) {
             return Ok(());
         }
         let Some(parent) = self.plan.kubepods_path().parent() else {
@@ -233,9 +246,12 @@ impl Hands {
         let cpus = node.reader.cpus(&parent)?;
         let mems = node.reader.mems(&parent)?;
         let mems = mems.and_then(|it| NumaMask::new(it.iter().map(|it| NumaNodeId(it.0))).ok());
-        self.plan.ancestors = cpus
-            .zip(mems)
-            .map(|(cpus, mems)| AncestorCpuset { cpus, mems });
+        let is_free = placement.cpu_manager_policy == CpuManagerPolicy::None;
+        self.plan.ancestors = cpus.zip(mems).map(|(cpus, mems)| AncestorCpuset {
+            cpus,
+            mems,
+            of_containers: is_free && has_lost_cpus,
+        });
         Ok(())
     }
 
@@ -248,6 +264,7 @@ impl Hands {
         for name in self.plan.qos_cgroups() {
             self.writer.create(&name)?;
         }
+        self.had_all_cpus = !node.is_unified() && self.has_all_cpus(node);
         self.plan.rules.hugetlb_reservations = self.has_hugetlb_reservations(node);
         if node.is_unified() {
             let swap_max = node.is_swap_limitable(&self.plan.kubepods_path());
@@ -255,6 +272,14 @@ impl Hands {
             self.plan.settings.node.is_swap_limitable = swap_max;
         }
         Ok(())
+    }
+
+    /// Whether kubepods has the CPUs of the cgroup above it.
+    fn has_all_cpus(&self, node: &Node) -> bool {
+        let kubepods = self.plan.kubepods_path();
+        let cpus = |path: &CgroupPath| node.reader.cpus(path).ok().flatten();
+        let above = kubepods.parent().and_then(|it| cpus(&it));
+        above.is_some() && above == cpus(&kubepods)
     }
 
     fn start_device_control(&mut self, reader: &CgroupReader) -> DeviceControl {

@@ -7,8 +7,8 @@ use crate::observe::chain;
 use crate::sys::Root;
 
 impl Loop {
-    /// Two files, or five on v1 where containers are placed, unless CPUs came or went. What cannot be
-    /// read is as it was.
+    /// Two files, or five on v1 where containers are placed or CPUs have moved before, unless CPUs came or went. What
+    /// cannot be read is as it was.
     pub(super) fn look_at_hardware(&mut self) {
         let kubelet = &self.config.kubelet;
         let (node, root) = (&mut self.node, Root::host());
