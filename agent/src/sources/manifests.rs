@@ -27,6 +27,8 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::patient::PatientDirectory;
+use crate::model::pod::fields::Because;
+use crate::model::pod::node_requirements::Protocol;
 use crate::model::pod::{Pod, PodUid};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
 use crate::sys::{FsError, Root, chain};
@@ -185,7 +187,16 @@ struct Definition {
     document: usize,
     /// `None`: the UID is one of the definition.
     digest: Option<String>,
+    /// The ports that it names, with their fields.
+    ports: BTreeMap<(u16, Protocol), String>,
     pod: Arc<Pod>,
+}
+
+impl Definition {
+    fn has_host_port(&self, (number, protocol): (u16, Protocol)) -> bool {
+        let mut ports = self.pod.node_requirements.host_ports.iter();
+        ports.any(|it| it.port == number && it.protocol == protocol)
+    }
 }
 
 impl ManifestDirectory {
@@ -366,11 +377,13 @@ impl ManifestDirectory {
         let mut accepted: BTreeMap<String, Accepted> = BTreeMap::new();
         let mut refused = BTreeSet::new();
         let mut duplicates = Vec::new();
+        let mut taken = Vec::new();
         for (rank, file, definition) in definitions {
             let Definition {
                 document,
                 digest,
                 pod,
+                ..
             } = definition;
             let name = pod.full_name();
             let clash = match accepted.get(&name) {
@@ -395,6 +408,9 @@ impl ManifestDirectory {
                 }
                 continue;
             }
+            if self.files.contains_key(file) {
+                taken.push((file, definition));
+            }
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
             let origin = Origin {
                 file: file.clone(),
@@ -409,6 +425,7 @@ impl ManifestDirectory {
         }
         duplicates.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
         scan.faults.extend(duplicates);
+        scan.warnings.extend(shared_ports(&self.path, taken));
         self.accepted = accepted;
         self.refused = refused;
         // The file of what runs may be one that was missed, or cannot be read.
@@ -435,6 +452,33 @@ impl ManifestDirectory {
             None => Rank::Other,
         }
     }
+}
+
+/// Ports that another pod names too, of which the host has one alone. Where both ask for it as one of the host, the later
+/// pod is not let in.
+fn shared_ports(directory: &Path, mut taken: Vec<(&String, &Definition)>) -> Vec<ManifestFault> {
+    taken.sort_by_key(|(file, it)| (*file, it.document));
+    let mut first: BTreeMap<(u16, Protocol), &Definition> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (file, definition) in taken {
+        for (port, field) in &definition.ports {
+            let before = *first.entry(*port).or_insert(definition);
+            let is_own = before.pod.uid == definition.pod.uid;
+            if is_own || before.has_host_port(*port) && definition.has_host_port(*port) {
+                continue;
+            }
+            let (other, number) = (before.pod.full_name(), port.0);
+            found.push(ManifestFault {
+                file: directory.join(file),
+                document: Some(definition.document),
+                pod: Some(definition.pod.full_name()),
+                field: Some(field.clone()),
+                message: format!("pod {other} names {number} too: {}", Because::Network),
+                is_minor: true,
+            });
+        }
+    }
+    found
 }
 
 /// Which of several definitions counts: the first.

@@ -188,7 +188,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ),
         ("containers[].livenessProbe", ignored(Probes)),
         ("containers[].name", Honoured),
-        // A port of the host that two pods ask for is a conflict.
+        // A port of the host that two pods ask for is a conflict; another one that they name is told.
         ("containers[].ports", Honoured),
         ("containers[].readinessProbe", ignored(Probes)),
         ("containers[].resizePolicy", Honoured),

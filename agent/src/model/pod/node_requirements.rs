@@ -175,7 +175,7 @@ impl HostPort {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
     Tcp,
@@ -382,18 +382,12 @@ fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Ve
             let path = format!("{path}.ports[{i}]");
             let address = port.host_ip.clone();
             let address = address.filter(|it| !it.is_empty() && it != "0.0.0.0");
-            let protocol = match port.protocol.as_deref().unwrap_or_default() {
-                "" | "TCP" => Some(Protocol::Tcp),
-                "UDP" => Some(Protocol::Udp),
-                "SCTP" => Some(Protocol::Sctp),
-                other => {
-                    let message = format!("`{other}` is none of TCP, UDP, SCTP");
-                    found.fault(format!("{path}.protocol"), message);
-                    None
-                }
-            };
+            let protocol = protocol(port).inspect_err(|other| {
+                let message = format!("`{other}` is none of TCP, UDP, SCTP");
+                found.fault(format!("{path}.protocol"), message);
+            });
             match u16::try_from(number).ok().filter(|it| *it > 0) {
-                Some(port) => ports.extend(protocol.map(|protocol| HostPort {
+                Some(port) => ports.extend(protocol.ok().map(|protocol| HostPort {
                     address,
                     protocol,
                     port,
@@ -412,4 +406,30 @@ fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Ve
         }
     }
     ports
+}
+
+/// The ports that containers name, of the host or not, each with the first field that names it.
+pub fn named_ports(spec: &v1::PodSpec) -> BTreeMap<(u16, Protocol), String> {
+    let mut ports = BTreeMap::new();
+    for (path, container) in lasting_containers(spec) {
+        for (i, port) in container.ports.iter().flatten().enumerate() {
+            let number = u16::try_from(port.container_port);
+            // 0 is that of a field that is missing.
+            if let (Ok(number @ 1..), Ok(protocol)) = (number, protocol(port)) {
+                let field = || format!("{path}.ports[{i}].containerPort");
+                ports.entry((number, protocol)).or_insert_with(field);
+            }
+        }
+    }
+    ports
+}
+
+/// What it says, where that is no protocol.
+fn protocol(port: &v1::ContainerPort) -> Result<Protocol, &str> {
+    match port.protocol.as_deref().unwrap_or_default() {
+        "" | "TCP" => Ok(Protocol::Tcp),
+        "UDP" => Ok(Protocol::Udp),
+        "SCTP" => Ok(Protocol::Sctp),
+        other => Err(other),
+    }
 }

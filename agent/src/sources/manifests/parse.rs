@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
+use crate::model::pod::node_requirements::named_ports;
 use crate::model::pod::{FieldFault, Pod, PodOrigin, fill_nulls, quote_quantities};
 
 #[derive(Debug)]
@@ -247,9 +248,14 @@ impl Parser<'_> {
                         .push(FieldFault::new("spec.resources", message));
                 }
                 self.warn(place, name.as_ref(), &pod.warnings);
+                let mut ports = typed.spec.as_ref().map(named_ports).unwrap_or_default();
+                for field in ports.values_mut() {
+                    field.insert_str(0, place.prefix);
+                }
                 self.found.pods.push(Definition {
                     document: place.document,
                     digest,
+                    ports,
                     pod: Arc::new(pod),
                 });
             }

@@ -102,6 +102,46 @@ fn check_fault(text: &str, right: &str) {
     assert!(!scan.is_complete);
 }
 
+#[test]
+fn a_port_that_another_pod_names_is_told_unless_both_ask_for_it_of_the_host() {
+    let fixture = Fixture::new("ports");
+    for (file, ports) in [
+        ("a", "{containerPort: 80}, {containerPort: 81}"),
+        ("b", "{containerPort: 82}, {containerPort: 80}"),
+        (
+            "c",
+            "{containerPort: 80, protocol: UDP}, {containerPort: 0}",
+        ),
+        (
+            "d",
+            "{containerPort: 81, hostPort: 81}, {containerPort: 83, hostPort: 83}",
+        ),
+        ("e", "{containerPort: 83, hostPort: 83}, {containerPort: 0}"),
+    ] {
+        let text = pod_with(file, &format!(", ports: [{ports}]"));
+        fixture.put(&format!("{file}.yaml"), text);
+    }
+    let scan = fixture.scan();
+    let ports = scan
+        .warnings
+        .iter()
+        .filter(|it| it.of_field().contains("too"));
+    let told: Vec<String> = ports.map(short).collect();
+    let why = Because::Network;
+    let field = "spec.containers[0].ports";
+    assert_eq!(
+        told,
+        [
+            format!(
+                "b.yaml: document 1: pod default/b: {field}[1].containerPort: pod default/a names 80 too: {why}"
+            ),
+            format!(
+                "d.yaml: document 1: pod default/d: {field}[0].containerPort: pod default/a names 81 too: {why}"
+            ),
+        ]
+    );
+}
+
 /// Its record could not be read back.
 #[test]
 fn a_pod_with_more_text_than_a_record_may_have_is_refused() {
