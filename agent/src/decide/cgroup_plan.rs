@@ -51,7 +51,9 @@ pub struct CgroupPlan {
 ///
 /// A v2 `memory.max` below the present usage makes the kernel kill inside the cgroup at once
 /// (issue 141609 of Kubernetes). It follows the usage down instead, one pass at a time, and shows
-/// in `deferred` until it is there. An unknown usage defers the whole change.
+/// in `deferred` until it is there. An unknown usage defers the whole change. So much as a limit stays
+/// above what is wanted, so much does that of the cgroup right above it: who keeps to its own limit
+/// has room beside one that does not yet.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -60,6 +62,7 @@ pub fn plan_cgroups(
     let mut tighten = Vec::new();
     let mut refill = Vec::new();
     let absent = ObservedCgroup::absent();
+    let held = held_below(desired, observed);
     for cgroup in desired {
         let seen = observed.get(&cgroup.path).unwrap_or(&absent);
         let path = &cgroup.path;
@@ -93,7 +96,7 @@ pub fn plan_cgroups(
             }
             let mut to = to.clone();
             if file.name == "memory.max" && seen.existence != Existence::Absent {
-                match soften(&to, from, seen) {
+                match soften(&to, from, seen, held.get(path).copied().unwrap_or(0)) {
                     Soften::Write => {}
                     Soften::Meanwhile(value) => {
                         let meanwhile = Some(value.clone()).filter(|value| from != Some(value));
@@ -169,7 +172,39 @@ enum Soften {
     Wait,
 }
 
-fn soften(to: &FileValue, from: Option<&FileValue>, seen: &ObservedCgroup) -> Soften {
+/// Bytes by which the memory limits of the cgroups right below one stay above what they are to be.
+fn held_below(
+    desired: &[DesiredCgroup],
+    observed: &BTreeMap<CgroupPath, ObservedCgroup>,
+) -> BTreeMap<CgroupPath, u64> {
+    let mut held: BTreeMap<CgroupPath, u64> = BTreeMap::new();
+    for cgroup in desired.iter().rev() {
+        let limit = cgroup.files.iter().find(|(it, _)| it.name == "memory.max");
+        let seen = observed.get(&cgroup.path);
+        let seen = seen.filter(|it| it.existence != Existence::Absent);
+        if let (Some((file, to)), Some(seen), Some(above)) = (limit, seen, cgroup.path.parent())
+            && let FileValue::Limit(Limit::At(wanted)) = to
+        {
+            let from = seen.values.get(file);
+            let below = held.get(&cgroup.path).copied().unwrap_or(0);
+            let until_then = match soften(to, from, seen, below) {
+                Soften::Write => continue,
+                Soften::Meanwhile(value) => Some(value),
+                Soften::Wait => from.cloned(),
+            };
+            let more = match until_then {
+                Some(FileValue::Limit(Limit::At(bytes))) => bytes.saturating_sub(*wanted),
+                _ => u64::MAX,
+            };
+            let sum = held.entry(above).or_default();
+            *sum = sum.saturating_add(more);
+        }
+    }
+    held
+}
+
+/// `held`: see [`held_below`].
+fn soften(to: &FileValue, from: Option<&FileValue>, seen: &ObservedCgroup, held: u64) -> Soften {
     let FileValue::Limit(Limit::At(to)) = to else {
         return Soften::Write;
     };
@@ -180,11 +215,17 @@ fn soften(to: &FileValue, from: Option<&FileValue>, seen: &ObservedCgroup) -> So
     if current <= Limit::At(*to) {
         return Soften::Write;
     }
-    match seen.memory_usage {
-        None => Soften::Wait,
-        Some(usage) if usage.saturating_sub(seen.memory_clean) <= *to => Soften::Write,
+    let (Some(usage), Some(room)) = (seen.memory_usage, to.checked_add(held)) else {
+        return Soften::Wait;
+    };
+    let in_use = match usage.saturating_sub(seen.memory_clean) <= *to {
+        true => *to,
+        false => usage,
+    };
+    match in_use.max(room) {
+        least if least == *to => Soften::Write,
         // A limit never rises here: usage above the current limit is a reading in the past.
-        Some(usage) => Soften::Meanwhile(FileValue::Limit(Limit::At(usage).min(current))),
+        least => Soften::Meanwhile(FileValue::Limit(Limit::At(least).min(current))),
     }
 }
 

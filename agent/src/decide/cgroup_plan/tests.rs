@@ -188,6 +188,66 @@ fn a_memory_limit_follows_the_usage_down() {
     );
 }
 
+/// Of a pod with two containers of which the first one keeps what it has, and the other one starts again meanwhile.
+#[test]
+fn a_limit_that_stays_takes_no_room_from_those_beside_it() {
+    const MIB: u64 = 1 << 20;
+    let wanted = |pod, first| {
+        [
+            desired("kubepods", &limits(1 << 30, 100_000), true),
+            desired("kubepods/pod", &limits(pod * MIB, 100_000), true),
+            desired("kubepods/pod/first", &limits(first * MIB, 100_000), true),
+        ]
+    };
+    let of_memory = |it: Vec<String>| -> Vec<String> {
+        let of_memory = it.into_iter().filter(|it| it.contains("memory.max"));
+        of_memory.collect()
+    };
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&wanted(112, 96), &node.cgroups).steps);
+    let after = wanted(36, 20);
+    for (pod, first, expected) in [
+        (None, None, &[][..]),
+        // Only what the pod uses is known.
+        (Some(30), None, &[]),
+        (
+            Some(49),
+            Some(48),
+            &["first memory.max=50331648", "pod memory.max=67108864"],
+        ),
+        (
+            Some(30),
+            Some(30),
+            &["first memory.max=31457280", "pod memory.max=48234496"],
+        ),
+        (
+            Some(60),
+            Some(30),
+            &["first memory.max=31457280", "pod memory.max=62914560"],
+        ),
+        (
+            Some(30),
+            Some(20),
+            &["first memory.max=20971520", "pod memory.max=37748736"],
+        ),
+    ] {
+        let mut node = node.clone();
+        for (path, mib) in [("kubepods/pod", pod), ("kubepods/pod/first", first)] {
+            node.cgroups.get_mut(&at(path)).unwrap().memory_usage = mib.map(|it| it * MIB);
+        }
+        assert_eq!(
+            of_memory(node.writes(&after)),
+            expected,
+            "{pod:?} {first:?}"
+        );
+        let plan = plan_cgroups(&after, &node.cgroups);
+        node.apply(&plan.steps);
+        assert_eq!(of_memory(node.writes(&after)), [""; 0], "it stays there");
+        let n_deferred = if first == Some(20) { 0 } else { 2 };
+        assert_eq!(plan.deferred.len(), n_deferred, "{pod:?} {first:?}");
+    }
+}
+
 #[test]
 fn no_opinion_leaves_every_file_alone() {
     for unified in [true, false] {
