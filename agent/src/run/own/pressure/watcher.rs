@@ -281,21 +281,14 @@ impl Watcher {
     /// How long nothing can get past a threshold unseen. Disks are left to the passes.
     fn gap(&self, now: Duration) -> Duration {
         let is_warm = now < self.warm_until;
-        let gaps = self
-            .seen
-            .iter()
-            .filter_map(|(signal, (observation, rate))| {
-                let headroom = self.headroom(*signal, observation)?;
-                match signal.resource() {
-                    StarvedResource::Memory => {
-                        let capacity = u64::try_from(observation.capacity).unwrap_or(0);
-                        Some(pace::next_gap(headroom, capacity, *rate, is_warm))
-                    }
-                    StarvedResource::Pids => Some(pace::next_gap_of_pids(headroom)),
-                    StarvedResource::EphemeralStorage | StarvedResource::Inodes => None,
-                }
-            });
-        let gap = gaps.min().unwrap_or(IDLE_PASS);
+        let gap = self.shortest_gap(|resource, headroom, observation, rate| match resource {
+            StarvedResource::Memory => {
+                let capacity = u64::try_from(observation.capacity).unwrap_or(0);
+                Some(pace::next_gap(headroom, capacity, rate, is_warm))
+            }
+            StarvedResource::Pids => Some(pace::next_gap_of_pids(headroom)),
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => None,
+        });
         match self.doubted_until.checked_sub(now) {
             Some(doubted) if !doubted.is_zero() => gap.min(doubted),
             _ => gap,
@@ -304,18 +297,24 @@ impl Watcher {
 
     /// How long a disk that fills as it did of late has more than its thresholds want.
     fn gap_of_disks(&self) -> Duration {
-        let gaps = self
-            .seen
-            .iter()
-            .filter_map(|(signal, (observation, rate))| {
-                let headroom = self.headroom(*signal, observation)?;
-                match signal.resource() {
-                    StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
-                        Some(pace::next_gap_of_disk(headroom, *rate))
-                    }
-                    StarvedResource::Memory | StarvedResource::Pids => None,
-                }
-            });
+        self.shortest_gap(|resource, headroom, _, rate| match resource {
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                Some(pace::next_gap_of_disk(headroom, rate))
+            }
+            StarvedResource::Memory | StarvedResource::Pids => None,
+        })
+    }
+
+    /// Of those that `gap` gives for the signals with a threshold, by their headroom and the rate at which it shrinks.
+    fn shortest_gap(
+        &self,
+        gap: impl Fn(StarvedResource, u64, &Observation, u64) -> Option<Duration>,
+    ) -> Duration {
+        let gaps = self.seen.iter();
+        let gaps = gaps.filter_map(|(signal, (observation, rate))| {
+            let headroom = self.headroom(*signal, observation)?;
+            gap(signal.resource(), headroom, observation, *rate)
+        });
         gaps.min().unwrap_or(IDLE_PASS)
     }
 
