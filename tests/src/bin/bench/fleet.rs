@@ -73,7 +73,7 @@ impl Fleet {
         self.agent.put_file(&format!("{name}.yaml"), &text)
     }
 
-    /// A pod of `n_containers` that only exist.
+    /// A pod of `n_containers` that only exist; one that is ended stays so.
     pub(crate) fn put_idle(&self, name: &str, n_containers: usize) -> Result<()> {
         let containers: String = (0..n_containers)
             .map(|n| {
@@ -85,7 +85,7 @@ impl Fleet {
             .collect();
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: bench}}\n\
-             spec:\n  terminationGracePeriodSeconds: 1\n  containers:\n{containers}"
+             spec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 1\n  containers:\n{containers}"
         );
         self.agent.put_file(&format!("{name}.yaml"), &text)
     }
