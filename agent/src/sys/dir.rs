@@ -272,7 +272,8 @@ impl Dir {
     pub fn changed_at(&self) -> Result<Duration, FsError> {
         let stat = fstat(&self.fd).map_err(|e| self.failed(Operation::Stat, ".", e.into()))?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
-        Ok(Duration::from_secs(seconds))
+        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        Ok(Duration::new(seconds, nanoseconds))
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -461,6 +462,8 @@ impl AsFd for Dir {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::sys::scratch::Scratch;
 
@@ -508,6 +511,18 @@ mod tests {
         dir.remove_dir("child").unwrap();
         assert!(!child.is_linked());
         assert!(dir.remove_dir("child").unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn changes_within_one_second_are_told_apart() {
+        let base = Scratch::new("changed");
+        let dir = Dir::open(base.directory()).unwrap();
+        let file = File::from(dir.try_clone().unwrap().fd);
+        for microseconds in [123_456, 123_457] {
+            let changed = Duration::from_secs(1_763_710_000) + Duration::from_micros(microseconds);
+            file.set_modified(SystemTime::UNIX_EPOCH + changed).unwrap();
+            assert_eq!(dir.changed_at().unwrap(), changed);
+        }
     }
 
     #[test]
