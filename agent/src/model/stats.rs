@@ -51,6 +51,14 @@ impl StatsSnapshot {
     pub fn seen_at(&self, stats: &CgroupStats) -> WallTime {
         self.at.before(self.ended.saturating_sub(stats.at))
     }
+
+    /// The pods in the order in which they were started; those of one moment are in the order of [`Self::pods`]. Where
+    /// two have one name, since the next one begins while the one before it still ends, the last of them is shown.
+    pub fn by_start(&self) -> Vec<&PodStats> {
+        let mut pods: Vec<_> = self.pods.iter().collect();
+        pods.sort_by_key(|it| it.started_at);
+        pods
+    }
 }
 
 /// What seldom changes while the agent runs.

@@ -343,7 +343,7 @@ impl Sweeper {
         is_relaxed: &dyn Fn(&PodUid, &str) -> Option<bool>,
     ) {
         let before = self.last.as_deref();
-        let shown = snapshot.pods.iter().flat_map(|now| {
+        let shown = snapshot.by_start().into_iter().flat_map(|now| {
             let pod = &now.pod;
             let find = |it: &StatsSnapshot| it.pods.binary_search_by(|it| it.pod.cmp(pod)).ok();
             let before = before.and_then(|it| Some(&it.pods[find(it)?]));

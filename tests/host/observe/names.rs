@@ -12,7 +12,7 @@ use ballast::model::status::{ContainerEntry, EntryState, Status};
 use ballast_tests::agent::Agent;
 use ballast_tests::cri::{FakeRuntime, Manner, RuntimePod, socket_in};
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id, makes_networks};
-use ballast_tests::scrape::{free_address, get, text};
+use ballast_tests::scrape::{free_address, get, page, text};
 use ballast_tests::wait::{patience, until, wait_for};
 
 use super::{LIMIT, STATIC_UID, UID, eat, has_line, limited, pod_of, wait_kills};
@@ -317,6 +317,67 @@ fn what_is_named_after_its_end_is_shown_by_its_name() -> Result<()> {
     let mut lines = page.lines();
     let unnamed = lines.find(|it| it.contains(UID) && it.contains("pod=\"\""));
     assert_eq!(unnamed, None);
+    Ok(())
+}
+
+/// The next pod of a name begins while the one before it still ends. What goes by the name is of both, and of the later
+/// one where only one can be shown, whose UID is the smaller one here.
+#[cfg_attr(feature = "privileged", test)]
+fn two_pods_of_one_name_have_each_their_own_kills() -> Result<()> {
+    let tree = KubeTree::new("namesakes", Driver::Cgroupfs)?;
+    let mut agent = agent("namesakes", &tree)?;
+    let fake = runtime(&agent, Manner::Events)?;
+    agent.start()?;
+    wait_for("its events are followed", || Ok(fake.n_subscribers() == 1))?;
+    let mut made = Vec::new();
+    for (n, uid, limit) in [(1, UID, 2 * LIMIT), (2, STATIC_UID, LIMIT)] {
+        let pod = tree.pod(uid)?;
+        let of_runtime = RuntimePod::new("default", "shop", uid, &container_id(SANDBOX + n));
+        pod.container(Naming::Containerd, SANDBOX + n)?;
+        fake.add_sandbox(&of_runtime);
+        fake.add_container(&of_runtime, "app", 0, &container_id(n));
+        assert!(fake.tell(&of_runtime, &container_id(n), patience()));
+        let app = pod.container(Naming::Containerd, n)?;
+        app.limit(limit)?;
+        eat(&app)?;
+        made.push(app);
+    }
+    for kill in &wait_kills(&agent, 2)? {
+        assert_eq!(named(kill), Some(["default", "shop", "app"]), "{kill:#?}");
+    }
+    let status = agent.wait("each has its own kill", |status| {
+        let own = |uid| container(status, uid).is_some_and(|it| it.oom_kills == 1);
+        own(UID) && own(STATIC_UID)
+    })?;
+    for uid in [UID, STATIC_UID] {
+        let entry = pod_of(&status, uid).context("it was there")?;
+        assert_eq!((&*entry.name, entry.oom_kills), ("shop", 1));
+    }
+    has_line(&agent, &format!("{NAMED} 2"))?;
+    let app = [
+        ("container", "app"),
+        ("namespace", "default"),
+        ("pod", "shop"),
+    ];
+    until("both are on the page of cAdvisor", || {
+        let cadvisor = page(&agent.metrics, "/metrics/cadvisor")?;
+        let shown = cadvisor.of("container_memory_usage_bytes", &app);
+        let shown: BTreeSet<_> = shown.filter_map(|(it, _)| it.labels.get("id")).collect();
+        let right: BTreeSet<_> = made.iter().map(|it| &it.path).collect();
+        ensure!(shown == right, "{shown:?}");
+        Ok(())
+    })?;
+    let resource = page(&agent.metrics, "/metrics/resource")?;
+    let used = resource.value("container_memory_working_set_bytes", &app);
+    assert!(used.is_some(), "{resource:#?}");
+    // The gauge was that of the first before. Before Linux 5.19 cgroup v2 keeps none.
+    until("the gauge is that of the later one", || {
+        let own = page(&agent.metrics, "/metrics")?;
+        let peak = own.value("ballast_memory_peak_bytes", &app);
+        let limit = (LIMIT << 20) as f64;
+        ensure!(peak.is_none_or(|it| it <= limit), "{peak:?}");
+        Ok(())
+    })?;
     Ok(())
 }
 

@@ -133,6 +133,25 @@ fn containers_without_a_name_have_figures_of_their_own() {
 }
 
 #[test]
+fn pods_come_in_the_order_of_their_starts_and_then_of_their_uids() {
+    let mut stats = example_stats(60);
+    let template = stats.pods.remove(0);
+    stats.pods = [("a", 3), ("b", 1), ("c", 1), ("d", 2)]
+        .map(|(uid, started)| PodStats {
+            pod: Arc::new(PodRef {
+                uid: PodUid(uid.into()),
+                ..PodRef::clone(&template.pod)
+            }),
+            started_at: WallTime::from_epoch(Duration::from_secs(started)),
+            ..template.clone()
+        })
+        .to_vec();
+    let in_order = stats.by_start().into_iter();
+    let uids: Vec<&str> = in_order.map(|it| it.pod.uid.0.as_str()).collect();
+    assert_eq!(uids, ["b", "c", "d", "a"]);
+}
+
+#[test]
 fn a_snapshot_reads_back() {
     let stats = example_stats(60);
     let json = serde_json::to_string(&stats).expect("the snapshot has string keys");

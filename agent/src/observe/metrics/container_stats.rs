@@ -2,9 +2,9 @@
 //! it was read.
 //!
 //! Counters are the kernel's, summed over the instances of a container; gauges live as long as the
-//! instance does.
+//! instance does, and are those of the pod that was started last where two have one name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
@@ -129,9 +129,9 @@ impl Metrics {
     pub fn set_stats(&self, now: &StatsSnapshot, before: Option<&StatsSnapshot>) {
         let _counting = self.counting();
         self.set_idle(&now.node, before.map(|it| &it.node), now.machine.n_cpus);
-        let mut present = BTreeSet::new();
+        let mut shown = BTreeMap::new();
         let counted = before.map(ended_instances).unwrap_or_default();
-        for pod in &now.pods {
+        for pod in now.by_start() {
             let (ended, live): (Vec<_>, Vec<_>) =
                 pod.containers.iter().partition(|it| it.ended_at.is_some());
             // The end of an instance is counted before the next one takes its place.
@@ -144,15 +144,17 @@ impl Metrics {
                 let key = ContainerLabels::new(&pod.pod, &container.name, id).to_key();
                 self.count_instance(&key, &InstanceCounts::of(container, pod), id, now.ended);
                 if container.ended_at.is_none() {
-                    self.show_instance(&key, &container.stats);
-                    present.insert(key);
+                    shown.insert(key, &container.stats);
                 }
             }
+        }
+        for (key, stats) in &shown {
+            self.show_instance(key, stats);
         }
         let mut last = lock(&self.shared.stats);
         last.forget_old(now.ended);
         for key in last.keys() {
-            if !present.contains(key) {
+            if !shown.contains_key(key) {
                 self.hide_instance(key);
             }
         }

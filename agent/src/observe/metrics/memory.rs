@@ -1,6 +1,6 @@
 //! Memory of containers and of the node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
@@ -64,34 +64,35 @@ impl LimitHits {
 }
 
 impl Metrics {
-    /// Replaces the figures of all containers. Counts of a container that is not among them stay as long
-    /// as its pod. `now` is boottime.
+    /// Replaces the figures of all containers. Of several of one name the last is shown, and the counts of all are
+    /// added up. Counts of a container that is not among them stay as long as its pod. `now` is boottime.
     pub fn set_container_memory<'a>(
         &self,
         containers: impl IntoIterator<Item = (ContainerLabels<'a>, ContainerMemory)>,
         now: Duration,
     ) {
         let _counting = self.counting();
-        let mut present = BTreeSet::new();
+        let mut shown = BTreeMap::new();
         for (labels, memory) in containers {
             self.touch(labels, now);
             let key = labels.to_key();
-            self.show_memory(&key, &memory, now);
-            present.insert(key);
+            self.count_limit_hits(&key, &memory, now);
+            shown.insert(key, memory);
+        }
+        for (key, memory) in &shown {
+            self.show_memory(key, memory);
         }
         let mut last = lock(&self.shared.memory_hits);
         last.forget_old(now);
         for key in last.keys() {
-            if !present.contains(key) {
+            if !shown.contains_key(key) {
                 self.hide_memory(key);
             }
         }
     }
 
-    fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory, now: Duration) {
+    fn count_limit_hits(&self, key: &ContainerKey, memory: &ContainerMemory, now: Duration) {
         let whose = key.labels();
-        let labels = self.values(whose);
-        let families = &self.shared.memory;
         let mut last = lock(&self.shared.memory_hits);
         let of = (
             memory.cgroup_id,
@@ -102,9 +103,15 @@ impl Metrics {
         for ((limit, n), (_, before)) in memory.hits.by_limit().into_iter().zip(before.by_limit()) {
             let Some(n) = n else { continue };
             let labels = self.values_with(whose, limit);
-            let counter = families.limit_hits.with_label_values(&labels);
+            let counter = self.shared.memory.limit_hits.with_label_values(&labels);
             counter.inc_by(self.more(before, Some(n)).unwrap_or(0));
         }
+    }
+
+    fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory) {
+        let whose = key.labels();
+        let labels = self.values(whose);
+        let families = &self.shared.memory;
         for (family, bytes) in [
             (&families.peak, memory.peak),
             (&families.reclaimable, memory.reclaimable),

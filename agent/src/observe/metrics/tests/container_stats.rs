@@ -386,6 +386,35 @@ fn gauges_go_with_the_instance() {
     check(&metrics, &[(&burst, Some(0.05)), (&remote, None)]);
 }
 
+/// The one that was started first has the larger UID.
+#[test]
+fn of_two_pods_of_one_name_the_later_is_shown_and_both_are_counted() {
+    let metrics = Metrics::default();
+    let with_burst = |us| CgroupStats {
+        spec: CgroupSpec {
+            cpu_burst_us: Some(us),
+            ..CgroupSpec::default()
+        },
+        ..stats(0, 0)
+    };
+    let mut sweep = snapshot(1, None, vec![instance("next", with_burst(20_000))]);
+    let mut ending = sweep.pods[0].clone();
+    ending.pod = Arc::new(PodRef {
+        uid: PodUid("v".into()),
+        ..PodRef::clone(&ending.pod)
+    });
+    ending.containers = vec![instance("ending", with_burst(50_000))];
+    sweep.pods[0].started_at = WallTime::from_epoch(Duration::from_secs(9));
+    sweep.pods.push(ending);
+    metrics.set_stats(&sweep, None);
+    let burst = of("ballast_cpu_burst_limit_seconds");
+    let kills = of("ballast_oom_group_kills_total");
+    check(&metrics, &[(&burst, Some(0.02)), (&kills, Some(2.0))]);
+    sweep.pods.remove(0);
+    metrics.set_stats(&sweep, None);
+    check(&metrics, &[(&burst, Some(0.05)), (&kills, Some(2.0))]);
+}
+
 #[test]
 fn idle_is_what_is_left_of_all_cpus_between_two_sweeps() {
     let metrics = Metrics::default();

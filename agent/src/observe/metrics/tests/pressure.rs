@@ -202,6 +202,43 @@ fn hits_add_up_over_the_cgroups_of_a_container_and_gauges_go_with_it() {
     check(&metrics, &[(&hits, Some(6.0))]);
 }
 
+/// A pod of that name ends still while the next one runs.
+#[test]
+fn of_containers_of_one_name_the_last_is_shown_and_the_hits_of_all_are_counted() {
+    let metrics = Metrics::default();
+    let container = r#"container="main","#;
+    let pod = r#"namespace="default",pod="web""#;
+    let hits = format!("ballast_memory_limit_hits_total{{{container}limit=\"max\",{pod}}}");
+    let peak = format!("ballast_memory_peak_bytes{{{container}{pod}}}");
+    let high = format!("ballast_memory_protection_bytes{{{container}kind=\"high\",{pod}}}");
+    let ending = ContainerMemory {
+        peak: Some(Bytes(9)),
+        ..memory(3)
+    };
+    let next = ContainerMemory {
+        cgroup_id: 8,
+        memory_high: None,
+        ..memory(4)
+    };
+    for (second, containers, expected) in [
+        (1, vec![ending], (3.0, Some(9.0), Some(1_048_576.0))),
+        (2, vec![ending, next], (7.0, Some(1_048_576.0), None)),
+        (3, vec![next], (7.0, Some(1_048_576.0), None)),
+    ] {
+        let containers = containers.into_iter().map(|it| (MAIN, it));
+        metrics.set_container_memory(containers, Duration::from_secs(second));
+        let (n_hits, peak_bytes, high_bytes) = expected;
+        check(
+            &metrics,
+            &[
+                (&hits, Some(n_hits)),
+                (&peak, peak_bytes),
+                (&high, high_bytes),
+            ],
+        );
+    }
+}
+
 #[test]
 fn a_limit_that_is_far_away_is_not_shown() {
     let metrics = Metrics::default();
