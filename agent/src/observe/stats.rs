@@ -25,8 +25,8 @@ use crate::observe::metrics::Type;
 /// How pages in the Prometheus text format are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Every sample of an object carries the time of its reading, as cAdvisor's do. A server then
-    /// keeps showing an object for five minutes after its end.
+    /// Every sample of an object carries the time of its reading, as cAdvisor's do; one that has ended
+    /// that of the sweep. A server then keeps showing an object for five minutes after its end.
     pub timestamps: bool,
 }
 

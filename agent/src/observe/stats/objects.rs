@@ -84,12 +84,10 @@ impl<'a> Object<'a> {
         interfaces.iter().filter(|it| it.is_counted())
     }
 
-    /// When it was read; of a container that has ended, its end.
+    /// When it was read. What has ended is of the sweep that shows it: of its end, or of its last reading, it could be
+    /// older than what a server has of it, and be dropped.
     pub(super) fn seen_at(&self) -> WallTime {
-        if let Some(ended) = self.container().and_then(|it| it.ended_at) {
-            return ended;
-        }
-        let stats = self.cgroup();
+        let stats = self.cgroup().filter(|_| !self.has_ended());
         stats.map_or(self.snapshot.at, |it| self.snapshot.seen_at(it))
     }
 }

@@ -472,6 +472,34 @@ fn timestamps_are_sent_only_when_asked_for() {
 }
 
 #[test]
+fn the_time_of_a_counter_rises_beyond_the_end_of_its_container() {
+    let stamp = |snapshot: &StatsSnapshot| {
+        let mut text = String::new();
+        cadvisor(snapshot, Options { timestamps: true }, &mut text);
+        let page = parse(&text);
+        let mut counters = page.named("container_cpu_usage_seconds_total");
+        counters
+            .find(|it| it.label("container") == "app-0")
+            .unwrap()
+            .stamp
+            .unwrap()
+    };
+    let mut snapshot = node(1, 1);
+    let mut stamps = vec![stamp(&snapshot)];
+    // The last sweep has read it after its process had ended.
+    snapshot.pods[0].containers[0].ended_at = Some(at(99));
+    for second in [105, 110] {
+        snapshot.at = at(second);
+        snapshot.ended = std::time::Duration::from_secs(second);
+        stamps.push(stamp(&snapshot));
+    }
+    assert_eq!(
+        stamps,
+        [1_763_710_099_500, 1_763_710_105_000, 1_763_710_110_000]
+    );
+}
+
+#[test]
 fn any_label_value_comes_back_as_it_was() {
     let alphabet = [
         '"',
