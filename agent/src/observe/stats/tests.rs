@@ -257,6 +257,16 @@ fn m4_no_limit_is_0_on_the_page_and_nothing_in_the_summary() {
 }
 
 #[test]
+fn a_limit_of_memory_and_swap_together_is_none_of_swap() {
+    let mut snapshot = node(1, 1);
+    let limit =
+        |snapshot: &StatsSnapshot| resource_page(snapshot).value("container_swap_limit_bytes", &[]);
+    assert_eq!(limit(&snapshot), Some(134_217_728.0));
+    Arc::make_mut(&mut snapshot.machine).is_unified = false;
+    assert_eq!(limit(&snapshot), None);
+}
+
+#[test]
 fn m5_a_peak_that_the_kernel_does_not_keep_has_no_sample() {
     let old = with_container(|it| it.stats.memory.peak = None);
     check_container(&old, &[("container_memory_max_usage_bytes", None)]);

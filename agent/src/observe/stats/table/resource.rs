@@ -59,6 +59,13 @@ fn swap(stats: Option<&CgroupStats>) -> Option<Value> {
     stats?.memory.swap.map(Value::count)
 }
 
+/// Of cgroup v2 alone: the limit of v1 is about memory and swap together.
+fn swap_limit(object: &Object<'_>) -> Option<Value> {
+    let is_unified = object.snapshot.machine.is_unified;
+    let container = object.container().filter(|_| is_unified)?;
+    container.stats.spec.swap_limit.map(Value::count)
+}
+
 fn of_node<'a>(object: &Object<'a>) -> Option<&'a CgroupStats> {
     object.cgroup().filter(|_| object.is_root())
 }
@@ -98,7 +105,7 @@ pub(super) const TABLE: &[Entry] = &[
         |it, to| to.put(swap(of_container(it)))),
     container("container_swap_limit_bytes", Gauge, Bytes,
         "Limit of swap of the container; absent where there is none.",
-        |it, to| to.put(it.container().and_then(|it| it.stats.spec.swap_limit).map(Value::count))),
+        |it, to| to.put(swap_limit(it))),
     node("resource_scrape_error", Gauge, Flag,
         "Whether the figures of the node could not be read.",
         |it, to| if it.is_root() { to.put(Some(node_error(it))) }),
