@@ -222,7 +222,8 @@ pub fn parse_numa_stat(
     Ok(all)
 }
 
-/// `/proc/PID/net/dev`, in the order of the file; `is_wanted` chooses by name.
+/// `/proc/PID/net/dev`, in the order of the file; `is_wanted` chooses by name. No two have one name: those that are no
+/// text, which whoever has a network of its own can give, look alike and are left out.
 pub fn parse_net_dev(
     text: &str,
     is_wanted: impl Fn(&str) -> bool,
@@ -233,8 +234,8 @@ pub fn parse_net_dev(
         let Some((name, counts)) = line.split_once(':') else {
             continue;
         };
-        let name = name.trim();
-        if !is_wanted(name) {
+        let name = name.trim_ascii();
+        if name.contains(char::REPLACEMENT_CHARACTER) || !is_wanted(name) {
             continue;
         }
         // Bytes, packets, errors, dropped and four more; then the same of what was sent.

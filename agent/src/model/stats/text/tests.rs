@@ -119,6 +119,17 @@ fn an_interface_has_counters_of_both_directions() {
 }
 
 #[test]
+fn no_two_interfaces_have_one_name() {
+    let counts = "1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0";
+    // The first two differ in bytes that are no text, the last in a space that the kernel takes for a letter.
+    let names = ["a\u{fffd}", "a\u{fffd}", "a", "a\u{3000}"];
+    let text = names.map(|it| format!("{it:>6}: {counts}\n")).concat();
+    let found = parse_net_dev(&text, |_| true).unwrap();
+    let found: Vec<&str> = found.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(found, ["a", "a\u{3000}"]);
+}
+
+#[test]
 fn disks_without_traffic_are_left_out() {
     let text = "   7  0 loop0 0 0 0 0 0 0 0 0 0 0 0\n \
         254  0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n";
