@@ -296,6 +296,19 @@ fn bandwidth_is_shown_where_there_is_a_quota() {
 }
 
 #[test]
+fn a_container_whose_files_nobody_measures_has_no_file_system() {
+    let mib = |n: u32| Some(f64::from(n) * 1_048_576.0);
+    let families = ["container_fs_usage_bytes", "container_fs_limit_bytes"];
+    let values = [mib(4), mib(50 * 1024)];
+    let pairs: Vec<_> = families.into_iter().zip(values).collect();
+    check_container(&node(1, 1), &pairs);
+    let beside_kubelet = with_container(|it| it.root_fs.bytes = None);
+    check_container(&beside_kubelet, &families.map(|it| (it, None)));
+    let page = cadvisor_page(&beside_kubelet);
+    assert_eq!(page.named("container_fs_limit_bytes").count(), 1);
+}
+
+#[test]
 fn label_shapes_tell_root_pods_and_containers_apart() {
     let page = cadvisor_page(&node(1, 1));
     let shapes: Vec<Vec<&str>> = page

@@ -206,8 +206,7 @@ pub(super) const TABLE: &[Entry] = &[
         "Storage in use: of a container its root file system and its log.",
         |it, to| file_system(it, to, storage_use(it))).labels(BY_DEVICE),
     cgroup("container_fs_limit_bytes", Gauge, Bytes, "Size of the file system.",
-        |it, to| file_system(it, to, it.snapshot.node.file_system.as_ref().map(|it| it.capacity)))
-        .labels(BY_DEVICE),
+        |it, to| file_system(it, to, storage_limit(it))).labels(BY_DEVICE),
     cgroup("container_fs_inodes_total", Gauge, Count, "Inodes of the file system.",
         |it, to| if it.is_root() {
             file_system(it, to, it.snapshot.node.file_system.as_ref().and_then(|it| it.inodes));
@@ -421,6 +420,12 @@ fn storage_use(object: &Object<'_>) -> Option<u64> {
         Kind::Container(it) => Some(it.root_fs.bytes?.saturating_add(it.logs.bytes?)),
         _ => None,
     }
+}
+
+/// Who has no figure of what a container has written does not know where it writes either.
+fn storage_limit(object: &Object<'_>) -> Option<u64> {
+    storage_use(object)?;
+    Some(object.snapshot.node.file_system.as_ref()?.capacity)
 }
 
 /// At the root and at containers, which all are on one file system.
