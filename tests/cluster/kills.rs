@@ -7,10 +7,10 @@ use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventDetail, EventRecord, OomScope};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup::kernel_kills;
-use ballast_tests::cluster::{Namespace, agent, text};
+use ballast_tests::cluster::{Namespace, agent, hog_spec, text};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The id that the pod's status has of its first container, without the runtime's name before it.
 pub(super) fn container_id(pod: &Value) -> Result<&str> {
@@ -78,6 +78,64 @@ fn a_child_that_is_killed_is_told_with_the_names_of_the_api_server() -> Result<(
     stays("it is counted", || check_counted(&agent, &pod, 1.0))?;
     let pod = namespace.wait("greedy", "goes on", is_running)?;
     ensure!(container_id(&pod)? == id, "another container runs");
+    Ok(())
+}
+
+/// By the first process, by a thread of it, also when its first thread has ended, among others, by children.
+#[cfg_attr(feature = "privileged", test)]
+fn kills_of_every_shape_are_told_for_what_they_are() -> Result<()> {
+    const TOO_MUCH: &str = "100663296";
+    // Whether the container ends with it, and how many the kernel kills.
+    let shapes: [(&str, &[&str], bool, usize); 6] = [
+        ("alone", &["alloc", TOO_MUCH], true, 1),
+        ("thread", &["thread", TOO_MUCH], true, 1),
+        ("leaderless", &["leaderless", TOO_MUCH], true, 1),
+        ("group", &["group", "5", TOO_MUCH], true, 1),
+        ("child", &["child", TOO_MUCH], false, 1),
+        ("two", &["two", TOO_MUCH], false, 2),
+    ];
+    let agent = agent("cluster-shapes")?;
+    let namespace = Namespace::new("shapes")?;
+    for (name, mode, ..) in shapes {
+        namespace.create(&json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": hog_spec(mode, "32Mi"),
+        }))?;
+    }
+    for (name, _, is_end, n) in shapes {
+        let pod = namespace.wait(name, "is as its kill leaves it", |pod| {
+            let code = pod.pointer("/status/containerStatuses/0/state/terminated/exitCode");
+            match is_end {
+                true => code == Some(&json!(137)),
+                false => is_running(pod),
+            }
+        })?;
+        let uid = text(&pod, "/metadata/uid")?;
+        let check = || {
+            let kills = kills_of(&agent, uid)?;
+            ensure!(kills.len() == n, "{name}: {kills:#?}");
+            let reason = match is_end {
+                true => "OomKilled",
+                false => "OomKilledChild",
+            };
+            for kill in &kills {
+                let event = &kill.event;
+                let named = event.pod.as_ref().map(|it| (&*it.namespace, &*it.name));
+                ensure!(named == Some(("shapes", name)), "{event:#?}");
+                ensure!(event.container.as_deref() == Some("main"), "{event:#?}");
+                ensure!(event.reason == reason, "{event:#?}");
+            }
+            check_counted(&agent, &pod, n as f64)
+        };
+        stays("its kills are told and counted", check)?;
+        if !is_end {
+            let id = container_id(&pod)?;
+            let now = namespace.wait(name, "goes on", is_running)?;
+            ensure!(container_id(&now)? == id, "another container runs");
+        }
+    }
     Ok(())
 }
 

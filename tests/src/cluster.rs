@@ -20,6 +20,7 @@ use crate::wait::until;
 pub const NAME: &str = "ballast-cluster";
 
 pub const IMAGE: &str = "localhost/ballast/busybox:1";
+const HOG: &str = "localhost/ballast/hog:1";
 
 /// A namespace of the cluster for one test, gone with its pods when it is dropped.
 #[derive(Debug)]
@@ -175,6 +176,21 @@ pub fn pod_spec(script: &str, memory: &str, restart: &str) -> Value {
         "restartPolicy": restart,
         "terminationGracePeriodSeconds": 0,
         "containers": [main],
+    })
+}
+
+/// Of a pod of one container that misbehaves so and is not started again.
+pub fn hog_spec(mode: &[&str], memory: &str) -> Value {
+    json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{
+            "name": "main",
+            "image": HOG,
+            "imagePullPolicy": "Never",
+            "args": mode,
+            "resources": {"limits": {"memory": memory}},
+        }],
     })
 }
 

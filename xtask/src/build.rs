@@ -52,7 +52,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// The agent as the test lanes run it, alone.
 pub(crate) fn quick() -> Result<PathBuf> {
     headline("build the agent");
-    programs::build(&Wanted::bin(programs::AGENT))?.bin(programs::AGENT)
+    bin(programs::AGENT)
+}
+
+/// The program that misbehaves on demand.
+pub(crate) fn hog() -> Result<PathBuf> {
+    headline("build the load generator");
+    bin(programs::HOG)
+}
+
+fn bin(name: &'static str) -> Result<PathBuf> {
+    programs::build(&Wanted::bin(name))?.bin(name)
 }
 
 /// The agent as it is shipped.

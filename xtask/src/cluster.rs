@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 
+use crate::build;
 use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
 use crate::workspace;
@@ -272,9 +273,10 @@ fn up(kubernetes: Kubernetes) -> Result<()> {
         "a cluster is up, or was left: cargo xtask cluster down"
     );
     let programs = programs::get(kubernetes)?;
+    let hog = build::hog()?;
     let started = Instant::now();
     headline("start the cluster");
-    let came_up = bring_up(&cluster, &programs);
+    let came_up = bring_up(&cluster, &programs, &hog);
     match &came_up {
         Ok(()) => note(format_args!(
             "its node is ready, {}; cargo xtask cluster kubectl get pods -A",
@@ -288,7 +290,7 @@ fn up(kubernetes: Kubernetes) -> Result<()> {
     came_up
 }
 
-fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
+fn bring_up(cluster: &Cluster, programs: &Programs, hog: &Path) -> Result<()> {
     let directory = &cluster.directory;
     for name in [
         "processes",
@@ -321,7 +323,7 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
         .arg(cluster.place("containerd.toml"))
         .env("PATH", programs.search_path()?);
     cluster.start("containerd", &mut containerd)?;
-    import_images(cluster, programs)?;
+    import_images(cluster, programs, hog)?;
 
     cluster.wait_for("kube-apiserver", "the API server is ready", || {
         cluster.ask(&["get", "--raw", "/readyz"]).is_ok()
@@ -458,9 +460,9 @@ fn make_certificates(directory: &Path) -> Result<()> {
     ])
 }
 
-fn import_images(cluster: &Cluster, programs: &Programs) -> Result<()> {
+fn import_images(cluster: &Cluster, programs: &Programs, hog: &Path) -> Result<()> {
     let (directory, archive) = (cluster.place("images"), cluster.place("images.tar"));
-    images::write(&programs.busybox()?, &directory, &archive)?;
+    images::write(&programs.busybox()?, hog, &directory, &archive)?;
     let ctr = |words: &[&str]| {
         let mut command = Command::new(programs.debian("usr/bin/ctr"));
         command

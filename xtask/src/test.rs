@@ -124,7 +124,7 @@ impl Lane {
             Self::Plugins => target("plugins"),
             Self::Rules => target("monitoring"),
             Self::Cluster => Wanted {
-                bins: vec![programs::AGENT],
+                bins: vec![programs::AGENT, programs::HOG],
                 ..target("cluster")
             },
             Self::Live => Wanted {

@@ -1,6 +1,7 @@
 //! The images of the cluster, as one OCI layout: nothing is pulled.
 //!
-//! A test's image is busybox; the image of a pod's sandbox is busybox that sleeps.
+//! A test's image is busybox, or the program that misbehaves on demand; the image of a pod's sandbox is busybox that
+//! sleeps.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,18 +16,22 @@ use crate::progress;
 /// The names that pods use. No registry has such a host.
 pub(super) const SANDBOX: &str = "localhost/ballast/pause:1";
 const BUSYBOX: &str = "localhost/ballast/busybox:1";
+const HOG: &str = "localhost/ballast/hog:1";
 
-/// Writes the layout as the archive `to`; `directory` is for its parts.
-pub(super) fn write(busybox: &Path, directory: &Path, to: &Path) -> Result<()> {
+/// Writes the layout as the archive `to`; `directory` is for its parts. `busybox` and `hog` are linked statically.
+pub(super) fn write(busybox: &Path, hog: &Path, directory: &Path, to: &Path) -> Result<()> {
     let blobs = Blobs::new(directory)?;
-    let layer = blobs.layer(busybox)?;
+    let system = blobs.system(busybox)?;
+    let load = blobs.program(hog, "hog")?;
+    let system = std::slice::from_ref(&system);
     let images = [
-        blobs.image(BUSYBOX, &layer, &json!({"Cmd": ["/bin/sh"]}))?,
+        blobs.image(BUSYBOX, system, &json!({"Cmd": ["/bin/sh"]}))?,
         blobs.image(
             SANDBOX,
-            &layer,
+            system,
             &json!({"Entrypoint": ["/bin/sleep", "2147483647"]}),
         )?,
+        blobs.image(HOG, &[load], &json!({"Entrypoint": ["/bin/hog"]}))?,
     ];
     blobs.write("oci-layout", &json!({"imageLayoutVersion": "1.0.0"}))?;
     blobs.write(
@@ -62,15 +67,12 @@ impl Blobs {
     }
 
     /// The descriptor of one uncompressed layer with busybox under the name of each of its applets.
-    fn layer(&self, busybox: &Path) -> Result<Value> {
-        let root = self.parts.join("root");
-        for directory in ["bin", "etc", "root", "tmp"] {
-            fs::create_dir_all(root.join(directory)).context("create the layer")?;
+    fn system(&self, busybox: &Path) -> Result<Value> {
+        let root = self.parts.join("system");
+        install(busybox, &root, "busybox")?;
+        for directory in ["etc", "root", "tmp"] {
+            fs::create_dir(root.join(directory)).context("create the layer")?;
         }
-        let program = root.join("bin/busybox");
-        fs::copy(busybox, &program).with_context(|| format!("copy {}", busybox.display()))?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
-            .context("the mode of busybox")?;
         fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))
             .context("the mode of /tmp")?;
         for applet in progress::quiet(Command::new(busybox).arg("--list"))?.split_whitespace() {
@@ -81,19 +83,31 @@ impl Blobs {
         }
         let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n";
         fs::write(root.join("etc/passwd"), users).context("write /etc/passwd")?;
+        self.layer(&root)
+    }
+
+    /// The descriptor of one uncompressed layer with one program.
+    fn program(&self, program: &Path, name: &str) -> Result<Value> {
+        let root = self.parts.join(name);
+        install(program, &root, name)?;
+        self.layer(&root)
+    }
+
+    fn layer(&self, root: &Path) -> Result<Value> {
         let layer = self.parts.join("layer.tar");
-        archive(&root, &layer)?;
+        archive(root, &layer)?;
         self.keep(&layer, "application/vnd.oci.image.layer.v1.tar")
     }
 
-    /// The descriptor of an image of one layer.
-    fn image(&self, name: &str, layer: &Value, config: &Value) -> Result<Value> {
+    /// The descriptor of an image of these layers.
+    fn image(&self, name: &str, layers: &[Value], config: &Value) -> Result<Value> {
+        let digests: Vec<_> = layers.iter().map(|it| &it["digest"]).collect();
         let config = self.keep_json(
             &json!({
                 "architecture": "amd64",
                 "os": "linux",
                 "config": config,
-                "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+                "rootfs": {"type": "layers", "diff_ids": digests},
             }),
             "application/vnd.oci.image.config.v1+json",
         )?;
@@ -102,7 +116,7 @@ impl Blobs {
             "schemaVersion": 2,
             "mediaType": media_type,
             "config": config,
-            "layers": [layer],
+            "layers": layers,
         });
         let mut descriptor = self.keep_json(&manifest, media_type)?;
         descriptor["annotations"] = json!({"io.containerd.image.name": name});
@@ -127,6 +141,16 @@ impl Blobs {
         fs::rename(path, blob).context("keep a blob")?;
         Ok(json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": size}))
     }
+}
+
+/// Puts a program into `bin` below `root`.
+fn install(program: &Path, root: &Path, name: &str) -> Result<()> {
+    let directory = root.join("bin");
+    fs::create_dir_all(&directory).context("create the layer")?;
+    let to = directory.join(name);
+    fs::copy(program, &to).with_context(|| format!("copy {}", program.display()))?;
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("the mode of {name}"))
 }
 
 /// The same bytes each time.
