@@ -14,7 +14,7 @@ use crate::sources::bpf::WatchedRoot;
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::mounts::LayoutError;
 use crate::sources::sysfs::TopologyError;
-use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
+use crate::sources::{ReadError as FileError, mounts, procfs, psi, sysfs};
 use crate::sys::{FsError, Root};
 
 /// Controllers without which a cgroup counts as degraded
@@ -108,7 +108,7 @@ impl Node {
                 "memory_oom_group",
                 has(Controller::Memory, "memory.oom.group"),
             ),
-            ("psi", root.exists("/proc/pressure/memory")),
+            ("psi", psi::is_kept(root)),
             ("swap_limit", self.is_swap_limitable(kubepods)),
         ]
     }

@@ -64,6 +64,7 @@ use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::mounts::open_trees;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::oom_counters::Signals;
+use crate::sources::psi;
 use crate::sources::stats::{CLOCK_SET, booted_at};
 use crate::sources::wakers::Bell;
 use crate::sys::filesystem::FilesystemProbe;
@@ -330,7 +331,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     serve::raise_open_files();
     let kernel = Arc::new(Shared::default());
     kernel.kill_counts.set_trees(node.reader.trees());
-    if !root.exists("/proc/pressure/memory") {
+    if !psi::is_kept(&root) {
         kernel.count_reclaim();
     }
     let bell = Bell::new().map_err(|it| RunError::Thread(it.into()))?;

@@ -18,7 +18,7 @@ use crate::model::text::{limit, number};
 use crate::sources::block_io::uncounted_disks;
 use crate::sources::kubelet_process;
 use crate::sources::mounts::{cgroup_facts, parse_mountinfo};
-use crate::sources::psi::node_stalls;
+use crate::sources::psi;
 use crate::sys::{Root, page_size, unix_socket};
 
 const KUBELET_PORT: u16 = 10250;
@@ -56,7 +56,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         lockdown: text("/sys/kernel/security/lockdown").and_then(|it| it.parse().ok()),
         security_modules: text("/sys/kernel/security/lsm")
             .map(|it| it.trim().split(',').map(str::to_owned).collect()),
-        has_psi: node_stalls(root).is_ok_and(|it| it.memory.is_some()),
+        has_psi: psi::is_kept(root),
         is_swap_on: text("/proc/swaps").is_some_and(|it| is_swap_on(&it)),
         memory: memory_floor(root),
         workloads: None,

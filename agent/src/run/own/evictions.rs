@@ -28,6 +28,7 @@ use crate::run::worker::Worker;
 use crate::sources::ReadError;
 use crate::sources::checkpoint::CheckpointError;
 use crate::sources::node_reading::NodeReader;
+use crate::sources::psi;
 use crate::sources::wakers::{Wakers, WakersError};
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
@@ -189,7 +190,7 @@ impl Loop {
         }
         let wakers = Wakers::open(&root, Arc::clone(trees), kubepods)?;
         self.shared.set_reclaim_bell(wakers.tracepoint_bell());
-        if !root.exists("/proc/pressure/memory") {
+        if !psi::is_kept(&root) {
             self.shared.count_reclaim();
         }
         Ok(pressure::spawn(Parts {
