@@ -20,6 +20,8 @@ pub mod apply;
 
 pub mod runtime;
 
+mod listener;
+
 mod places;
 
 pub mod grpc;

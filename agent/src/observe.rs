@@ -8,7 +8,6 @@ pub mod event_log;
 pub mod explain;
 pub mod health;
 pub mod http;
-mod listener;
 pub mod log;
 pub mod metrics;
 pub mod oom_records;

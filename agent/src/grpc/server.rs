@@ -26,6 +26,7 @@ use tonic_prost::ProstCodec;
 
 use super::authority::AnyAuthority;
 use super::{CLOSE_GRACE, CONNECTION_WINDOW, MAX_HEADER_BYTES, STREAM_WINDOW};
+use crate::listener::Listener;
 use crate::places::{ClientPlace, ClientPlaces};
 
 /// Calls open at a time on one connection; a client waits with more.
@@ -62,6 +63,12 @@ impl Accept for UnixListener {
     async fn accept(&mut self) -> io::Result<UnixStream> {
         let (stream, _) = UnixListener::accept(self).await?;
         Ok(stream)
+    }
+}
+
+impl Accept for Listener {
+    async fn accept(&mut self) -> io::Result<UnixStream> {
+        Self::accept(self).await
     }
 }
 

@@ -9,26 +9,24 @@
 mod answer;
 mod rate;
 
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::body::Body;
 
 use self::rate::TokenBucket;
-use super::listener::{BindError, Listener};
 use super::metrics::labels::PodResourcesVersion;
 use super::metrics::{Metrics, PodResourcesCall};
 use super::shutdown::Shutdown;
 use crate::grpc::messages::pod_resources::{Empty, GetRequest, path};
-use crate::grpc::server::{self, Accept, Handler, Limits};
+use crate::grpc::server::{self, Handler, Limits};
+use crate::listener::{BindError, Listener};
 use crate::model::pod_resources::NodeResources;
 use crate::sys::clock;
 
@@ -52,12 +50,6 @@ const LIMITS: Limits = Limits {
 pub enum ServeError {
     #[error("listen for the pod resources API")]
     Listen(#[from] BindError),
-}
-
-impl Accept for Listener {
-    async fn accept(&mut self) -> io::Result<UnixStream> {
-        Self::accept(self).await
-    }
 }
 
 /// A snapshot and what is told of the requests for it.

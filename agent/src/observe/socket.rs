@@ -24,12 +24,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::disk::Disk;
 use super::event_log::EventLog;
 use super::explain;
-use super::listener::{BindError, Listener};
 use super::oom_records;
 use super::protocol::{
     AnswerRef, EventsRequest, ExplainRequest, MAX_REQUEST_BYTES, RecordsRequest, Request,
 };
 use super::shutdown::Shutdown;
+use crate::listener::{BindError, Listener};
 use crate::model::record::EventRecord;
 use crate::model::stats::StatsSnapshot;
 use crate::model::status::Status;

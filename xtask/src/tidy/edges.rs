@@ -30,10 +30,12 @@ const MODULES: &[Module] = &[
     effectful("apply", &["units", "model", "sys"]),
     // Starts and watches containers: reads and writes are one matter there.
     effectful("runtime", &["units", "model", "sys"]),
+    // A socket that clients find although its file was removed.
+    effectful("listener", &["sys"]),
     // Which connection ends when a server has no place for another.
     effectful("places", &[]),
     // Messages and connections of gRPC APIs, whoever serves or calls them.
-    effectful("grpc", &["places"]),
+    effectful("grpc", &["listener", "places"]),
     // Answers plugins and calls them: one matter there too.
     effectful("device_plugin", &["units", "model", "sys", "grpc"]),
     // Asks the container runtime for names, and follows what it tells.
@@ -43,7 +45,10 @@ const MODULES: &[Module] = &[
     // Asks the API server for the pods of the node.
     effectful("api_server", &["units", "model", "sys"]),
     // Serves what it was told, on sockets and files.
-    effectful("observe", &["units", "model", "sys", "places", "grpc"]),
+    effectful(
+        "observe",
+        &["units", "model", "sys", "listener", "places", "grpc"],
+    ),
     // Talks to a running agent, in the protocol of `observe`.
     effectful("cli", &["units", "model", "sys", "observe"]),
     Module {

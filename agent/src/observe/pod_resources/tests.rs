@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tonic::Code;
 
 use super::*;
@@ -15,6 +16,7 @@ use crate::grpc::client::{Channel, Method};
 use crate::grpc::messages::pod_resources::{
     AllocatableResponse, GetResponse, ListResponse, NumaNode,
 };
+use crate::listener::FILE_CHECK;
 use crate::model::cpuset::CpuId;
 use crate::model::numa::NumaMask;
 use crate::model::placement::MemoryBlock;
@@ -22,7 +24,6 @@ use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, PodResources,
 };
 use crate::model::topology::NumaNodeId;
-use crate::observe::listener::FILE_CHECK;
 use crate::observe::metrics::Format;
 use crate::observe::shutdown::{self, ShutdownTrigger};
 use crate::sys::Root;

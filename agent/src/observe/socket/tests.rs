@@ -10,10 +10,10 @@ use tokio::sync::SemaphorePermit;
 
 use super::disk::{DISK_TIMEOUT, MAX_READS};
 use super::*;
+use crate::listener::FILE_CHECK;
 use crate::model::record::{EventDetail, EventKind, tests::oom_record};
 use crate::model::stats::tests::example_stats;
 use crate::model::status::tests::example_status;
-use crate::observe::listener::FILE_CHECK;
 use crate::observe::protocol::Answer;
 use crate::observe::shutdown::{self, ShutdownTrigger};
 use crate::sys::scratch::Scratch;

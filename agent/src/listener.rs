@@ -14,7 +14,7 @@ use crate::sys::chain;
 use crate::sys::unix_socket::{self, ListenError, SocketFile};
 
 /// How often the file is looked at.
-pub(super) const FILE_CHECK: Duration = Duration::from_secs(5);
+pub(crate) const FILE_CHECK: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -25,7 +25,7 @@ pub enum BindError {
 }
 
 /// The socket that clients find, until this is dropped.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     bound: Bound,
     /// One task, which ends with another socket once the file is gone.
     again: JoinSet<Bound>,
@@ -33,7 +33,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Listens at `path` on the current runtime; see [`unix_socket::listen`].
-    pub(super) fn bind(path: &Path, directory_mode: u32) -> Result<Self, BindError> {
+    pub(crate) fn bind(path: &Path, directory_mode: u32) -> Result<Self, BindError> {
         Bound::new(path, directory_mode).map(Self::new)
     }
 
@@ -44,7 +44,7 @@ impl Listener {
     }
 
     /// The next connection; none is lost when the future is dropped.
-    pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
+    pub(crate) async fn accept(&mut self) -> io::Result<UnixStream> {
         loop {
             tokio::select! {
                 biased;
