@@ -26,12 +26,10 @@ mod watcher;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -40,12 +38,16 @@ use self::connect::Connector;
 use self::registry::{Command, Registry};
 pub use self::response::{ResponseError, decode_response};
 use crate::grpc::server;
+use crate::listener::{BindError, Listener};
 use crate::model::device::{ContainerResponse, Device, PluginOptions, RefusalReason};
-use crate::sys::unix_socket::{self, ListenError, SocketFile};
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, Root, unix_socket};
 
-/// Name of the socket on which plugins register.
+/// Name of the socket on which plugins register. It comes back when it was removed: plugins wait for one that is new, and
+/// register again.
 pub const REGISTRATION_SOCKET: &str = "kubelet.sock";
+
+/// For root and its group alone.
+const DIRECTORY_MODE: u32 = 0o750;
 
 /// Where plugins are, and how long they may take.
 #[derive(Clone, Debug)]
@@ -222,17 +224,14 @@ pub enum StartError {
     #[error("prepare the directory of device plugins")]
     Directory(#[from] FsError),
     #[error("listen for device plugins")]
-    Listen(#[from] ListenError),
-    #[error("hand {} to the runtime", .path.display())]
-    Register { path: PathBuf, source: io::Error },
+    Listen(#[from] BindError),
 }
 
-/// Serves device plugins until dropped. Calls in progress have no answer then.
+/// Serves device plugins until dropped. Calls in progress have no answer then, and the socket goes a moment later.
 #[derive(Debug)]
 pub struct DevicePlugins {
     tokio: Handle,
     commands: mpsc::Sender<Command>,
-    socket: Option<SocketFile>,
     /// Ends them when dropped.
     _tasks: JoinSet<()>,
 }
@@ -256,15 +255,11 @@ impl DevicePlugins {
             root.create_private_dir(directory)?;
         }
         // Another manager of the node keeps its plugins.
-        unix_socket::check_free(&path)?;
+        unix_socket::check_free(&path).map_err(BindError::from)?;
         for name in unix_socket::list(&config.directory)?.keys() {
             root.remove_file(config.directory.join(name))?;
         }
-        let (listener, socket) = unix_socket::listen(&path, 0o750)?;
-        let listener = listener
-            .set_nonblocking(true)
-            .and_then(|()| UnixListener::from_std(listener))
-            .map_err(|source| StartError::Register { path, source })?;
+        let listener = Listener::bind(&path, DIRECTORY_MODE)?;
 
         let (commands, received) = mpsc::channel(limits::QUEUE);
         let connector = Connector {
@@ -286,7 +281,6 @@ impl DevicePlugins {
         Ok(Self {
             tokio: tokio.clone(),
             commands,
-            socket: Some(socket),
             _tasks: tasks,
         })
     }
@@ -309,10 +303,29 @@ impl DevicePlugins {
     }
 }
 
-impl Drop for DevicePlugins {
-    fn drop(&mut self) {
-        if let Some(socket) = self.socket.take() {
-            socket.remove();
-        }
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::listener::FILE_CHECK;
+    use crate::sys::scratch::Scratch;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_socket_that_was_removed_comes_back() {
+        let scratch = Scratch::new("plugins");
+        let config = DevicePluginsConfig {
+            directory: scratch.path("device-plugins"),
+            registry_directory: None,
+            deadlines: Deadlines::default(),
+        };
+        let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
+        let _plugins = plugins.expect("nobody else has the directory");
+        let socket = config.directory.join(REGISTRATION_SOCKET);
+        let removed = Root::host().remove_file(&socket);
+        removed.expect("it is in a directory of the test");
+        tokio::time::sleep(FILE_CHECK * 2).await;
+        let connected = UnixStream::connect(&socket).await;
+        connected.expect("plugins find it again");
     }
 }

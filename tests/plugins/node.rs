@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use anyhow::ensure;
 use ballast::device_plugin::{
     Answer, Call, Deadlines, DevicePlugins, DevicePluginsConfig, PluginError, PluginEvent,
-    PluginId, Question, StartError,
+    PluginId, Question, REGISTRATION_SOCKET, StartError,
 };
 use ballast::grpc::client::{Channel, Method};
 use ballast::grpc::messages::device_plugin::{Empty, RegisterRequest, path};
@@ -62,6 +62,12 @@ impl Node {
     /// Ends the agent's side, and begins another that knows nothing.
     pub(crate) fn restart(&mut self) {
         self.plugins = None;
+        let socket = self.config.directory.join(REGISTRATION_SOCKET);
+        until("the socket of the agent before is gone", || {
+            ensure!(!socket.exists(), "{} is there", socket.display());
+            Ok(())
+        })
+        .unwrap();
         let (sender, events) = mpsc::channel();
         self.events = events;
         let sink = move |event| sender.send(event).unwrap_or_default();
@@ -163,7 +169,7 @@ impl Node {
 
     pub(crate) fn begin_register(&self, request: RegisterRequest) -> Receiver<Result<(), Status>> {
         let (sender, answer) = mpsc::channel();
-        let socket = self.config.directory.join("kubelet.sock");
+        let socket = self.config.directory.join(REGISTRATION_SOCKET);
         self.tokio.spawn(async move {
             let method = Method {
                 path: path::REGISTER,

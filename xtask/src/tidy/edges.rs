@@ -37,7 +37,10 @@ const MODULES: &[Module] = &[
     // Messages and connections of gRPC APIs, whoever serves or calls them.
     effectful("grpc", &["listener", "places"]),
     // Answers plugins and calls them: one matter there too.
-    effectful("device_plugin", &["units", "model", "sys", "grpc"]),
+    effectful(
+        "device_plugin",
+        &["units", "model", "sys", "listener", "grpc"],
+    ),
     // Asks the container runtime for names, and follows what it tells.
     effectful("cri", &["units", "model", "sys", "grpc"]),
     // Asks kubelet which CPUs it can give out.
