@@ -6,7 +6,7 @@
 //! Order: cgroups are created, repaired and loosened from the root down, and tightened from the
 //! leaves up, because v1 refuses a child that may use more CPU, or other CPUs, than its parent. A
 //! cpuset that is to move is first widened by what it gets where cgroups lie below it. Last of all, a
-//! cpuset that was emptied gets its processes back.
+//! cpuset that was emptied gets its processes back, those that have stayed away before too.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,10 +72,12 @@ pub fn plan_cgroups(
                 path: path.clone(),
                 missing: missing.clone(),
             }),
-            Existence::Healthy if is_emptied(cgroup, seen) => refill.push(CgroupStep::Repair {
-                path: path.clone(),
-                missing: BTreeSet::from([Controller::Cpuset.name().to_owned()]),
-            }),
+            Existence::Healthy if seen.has_lost_processes || is_emptied(cgroup, seen) => {
+                refill.push(CgroupStep::Repair {
+                    path: path.clone(),
+                    missing: BTreeSet::from([Controller::Cpuset.name().to_owned()]),
+                });
+            }
             Existence::Healthy => {}
         }
         let mut down = Vec::new();

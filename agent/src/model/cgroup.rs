@@ -218,6 +218,9 @@ pub struct ObservedCgroup {
     /// Of that, what the kernel gives back at once: [`MemoryStat::clean`](super::cgroup_files::MemoryStat::clean). Looked
     /// at where a limit is to be below the usage.
     pub memory_clean: u64,
+    /// v1: processes of it are in the cpuset of the cgroup above, to which the kernel moves them when it has lost its
+    /// last CPU.
+    pub has_lost_processes: bool,
 }
 
 impl ObservedCgroup {
@@ -228,6 +231,7 @@ impl ObservedCgroup {
             effective: BTreeMap::new(),
             memory_usage: None,
             memory_clean: 0,
+            has_lost_processes: false,
         }
     }
 }

@@ -356,9 +356,16 @@ fn a_cpuset_that_has_lost_its_last_cpu_gets_its_processes_back() {
     assert_eq!(node.writes(&wanted), ["app cpuset.cpus=2", "repair app"]);
 
     // On v2 they have stayed.
-    let seen = node.cgroups.get_mut(&at("pod/app")).unwrap();
+    let mut on_v2 = node.clone();
+    let seen = on_v2.cgroups.get_mut(&at("pod/app")).unwrap();
     seen.effective.insert(file, "0-3".parse().unwrap());
-    assert_eq!(node.writes(&wanted), ["app cpuset.cpus=2"]);
+    assert_eq!(on_v2.writes(&wanted), ["app cpuset.cpus=2"]);
+
+    node.apply(&plan_cgroups(&wanted, &node.cgroups).steps);
+    assert_eq!(node.writes(&wanted), [""; 0]);
+    let seen = node.cgroups.get_mut(&at("pod/app")).unwrap();
+    seen.has_lost_processes = true;
+    assert_eq!(node.writes(&wanted), ["repair app"], "some were not moved");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! no limit holds, and the agent itself in a pod, with which it would end.
 //!
 //! A process that root owns can do so on a node whose containers have no namespaces, and logind moves the sessions that
-//! are opened in one. It is reported, not undone: who moves once moves again. Who has moved still ends with its
-//! container, as with the PID namespace of one. Descent tells whose a process is: the first process of a container
-//! adopts what the others leave behind.
+//! are opened in one. It is reported, not undone: who moves once moves again. Only whom the kernel of v1 has put into the
+//! cpuset of the pod is brought back. Who has moved still ends with its container, as with the PID namespace of one.
+//! Descent tells whose a process is: the first process of a container adopts what the others leave behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -13,6 +13,7 @@ use std::{fmt, iter, thread};
 
 use super::Loop;
 use super::event::Event;
+use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::mounts::Membership;
 use crate::runtime::{ContainerId, HostProcess};
@@ -68,6 +69,17 @@ impl Escape {
     /// Told once, not with every process that comes and goes.
     fn is_told_by(&self, before: &Self) -> bool {
         (self.is_first, &self.left) == (before.is_first, &before.left)
+    }
+
+    /// v1: the first of them is in the cpuset of its pod, where the kernel puts the processes of a container whose cpuset
+    /// has lost its last CPU.
+    fn is_in_cpuset_of(&self, pod: &CgroupPath) -> bool {
+        let is_cpuset = |hierarchy: &str| {
+            let mut controllers = hierarchy.split(',');
+            controllers.any(|it| it == Controller::Cpuset.name())
+        };
+        let mut left = self.left.iter();
+        left.any(|(hierarchy, path)| path == pod.as_str() && is_cpuset(hierarchy))
     }
 
     /// SIGKILL, to none that only has the pid of one of them.
@@ -146,6 +158,7 @@ impl Loop {
 
     pub(super) fn take_escapes(&mut self, mut found: Escapes) {
         self.looks_for_escapes = false;
+        let is_legacy = !self.node.is_unified();
         for entry in self.pods.values_mut() {
             for (container, instance) in &mut entry.instances {
                 if instance.ended.is_some() {
@@ -160,7 +173,10 @@ impl Loop {
                 {
                     self.told.container_left(&entry.pod_ref, container, escape);
                 }
-                entry.is_dirty |= escape != instance.escape;
+                let of_pod = escape.as_ref().filter(|_| is_legacy);
+                instance.has_lost_processes =
+                    of_pod.is_some_and(|it| it.is_in_cpuset_of(&entry.cgroup));
+                entry.is_dirty |= instance.has_lost_processes || escape != instance.escape;
                 instance.escape = escape;
             }
         }
@@ -169,6 +185,17 @@ impl Loop {
         let instances = self.pods.values().flat_map(|it| it.instances.values());
         let n_escaped = instances.filter(|it| it.escape.is_some()).count();
         self.metrics.set_escaped_containers(n_escaped);
+    }
+
+    /// Of containers, since the last look; each look says anew whether they have.
+    pub(super) fn cgroups_that_lost_processes(&mut self) -> BTreeSet<CgroupPath> {
+        let entries = self.pods.values_mut();
+        let instances = entries.flat_map(|it| it.instances.values_mut());
+        let lost = instances.filter_map(|it| {
+            let has_lost = std::mem::take(&mut it.has_lost_processes);
+            has_lost.then(|| it.cgroup.clone())
+        });
+        lost.collect()
     }
 
     fn leave_pods(&mut self) {
@@ -355,6 +382,26 @@ mod tests {
             )
         );
         assert_eq!(outside("9:memory:/kubepods/pod1/c\n"), (1, vec![]));
+    }
+
+    #[test]
+    fn the_kernel_has_put_into_the_cpuset_of_the_pod_who_has_lost_his_cpus() {
+        let pod = CgroupPath::new("/kubepods/pod1").expect("a path");
+        for (hierarchy, path, is_there) in [
+            ("cpuset", "/kubepods/pod1", true),
+            ("cpu,cpuset", "/kubepods/pod1", true),
+            ("cpuset", "/kubepods/pod1/other", false),
+            ("cpuset", "/", false),
+            ("memory", "/kubepods/pod1", false),
+        ] {
+            let escape = Escape {
+                processes: Vec::new(),
+                is_first: true,
+                left: vec![(hierarchy.to_owned(), path.to_owned())],
+                outlives: false,
+            };
+            assert_eq!(escape.is_in_cpuset_of(&pod), is_there, "{hierarchy} {path}");
+        }
     }
 
     #[test]

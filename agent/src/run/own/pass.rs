@@ -250,6 +250,7 @@ impl Loop {
             self.keep_relief(cgroup);
         }
         phases.end(Phase::Decide);
+        let lost_processes = self.cgroups_that_lost_processes();
         let mut observed = BTreeMap::new();
         let mut faults: BTreeMap<CgroupPath, CgroupFault> = BTreeMap::new();
         wanted.retain(
@@ -258,6 +259,7 @@ impl Loop {
                     if is_below_usage(cgroup, &seen) {
                         seen.memory_clean = self.node.reader.clean_memory(&cgroup.path);
                     }
+                    seen.has_lost_processes = lost_processes.contains(&cgroup.path);
                     observed.insert(cgroup.path.clone(), seen);
                     true
                 }

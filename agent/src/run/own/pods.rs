@@ -65,6 +65,8 @@ pub(super) struct Instance {
     pub missing_devices: Option<String>,
     /// Those of its processes that the last look found outside the cgroup.
     pub escape: Option<Escape>,
+    /// See [`ObservedCgroup::has_lost_processes`](crate::model::cgroup::ObservedCgroup); of that look too.
+    pub has_lost_processes: bool,
     /// Its first process ended; the cgroup is being emptied and removed.
     pub ended: Option<Termination>,
 }
@@ -86,6 +88,7 @@ impl Instance {
             devices: Vec::new(),
             missing_devices: None,
             escape: None,
+            has_lost_processes: false,
             ended: None,
         }
     }
