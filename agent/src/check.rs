@@ -499,6 +499,12 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
     };
     let at = runtime.endpoint.as_deref().unwrap_or("no socket");
     match (&runtime.fault, runtime.runtime()) {
+        (None, Some(whose)) if facts.n_unnamed > 0 => {
+            let n = facts.n_unnamed;
+            let found =
+                format!("none: {whose} at {at} names none of the containers that run ({n})");
+            CheckItem::degraded(NAME, found, BY_IDS).with_remedy(ENDPOINT)
+        }
         (None, Some(whose)) => CheckItem::ok(NAME, format!("from {whose} at {at}")),
         (Some(why), _) if runtime.endpoint.is_none() => {
             CheckItem::degraded(NAME, why, BY_IDS).with_remedy(ENDPOINT)

@@ -22,7 +22,7 @@ mod events;
 mod follower;
 mod meaning;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,15 +150,16 @@ impl Shared {
     }
 }
 
-/// Which runtime answers on the first of `sockets` where one does, for `ballast check`: it is asked for its version, and
-/// never subscribed to.
-pub fn probe(sockets: &[PathBuf]) -> io::Result<RuntimeStatus> {
+/// Which runtime answers on the first of `sockets` where one does, for `ballast check`, and the ids of those who run by
+/// its word, as far as they have names; `None`: it does not say. It is never subscribed to.
+pub fn probe(sockets: &[PathBuf]) -> io::Result<(RuntimeStatus, Option<BTreeSet<String>>)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let found = runtime.block_on(endpoint::find(sockets));
-    Ok(match found {
-        Ok(found) => found.status(),
-        Err(missing) => missing.status(),
-    })
+    Ok(runtime.block_on(async {
+        match endpoint::find(sockets).await {
+            Ok(found) => (found.status(), follower::named(&found.channel).await),
+            Err(missing) => (missing.status(), None),
+        }
+    }))
 }

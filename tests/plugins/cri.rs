@@ -1,6 +1,6 @@
 //! The agent's side of CRI against a runtime that runs nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -298,8 +298,8 @@ fn one_that_never_answers_holds_up_nobody() {
     // Each of those that wait would take 2 s.
     assert!(began.elapsed() < patience(), "{:?}", began.elapsed());
     assert_eq!(fake.most_open(), 1, "one call at a time");
-    let status = probe(std::slice::from_ref(&fake.socket)).unwrap();
-    assert!(status.fault.is_some() && status.name.is_none());
+    let (status, named) = probe(std::slice::from_ref(&fake.socket)).unwrap();
+    assert!(status.fault.is_some() && status.name.is_none() && named.is_none());
 }
 
 #[test]
@@ -515,11 +515,21 @@ fn a_flood_of_events_is_read_at_once_and_what_was_dropped_is_counted() {
 }
 
 #[test]
-fn a_probe_says_who_answers_and_subscribes_to_nothing() -> Result<()> {
+fn a_probe_says_who_answers_and_whom_it_names_and_subscribes_to_nothing() -> Result<()> {
     let directory = Scratch::new("cri-probe").unwrap();
     let fake = runtime(&directory, Manner::Events);
-    let status = probe(std::slice::from_ref(&fake.socket))?;
+    let sockets = std::slice::from_ref(&fake.socket);
+    let (status, named) = probe(sockets)?;
     assert_eq!(status.runtime().as_deref(), Some("fake 1.2.3"));
-    assert_eq!((status.fault, fake.n_subscribers()), (None, 0));
+    assert_eq!((status.fault, named), (None, Some(BTreeSet::new())));
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    for n in [2, 3] {
+        fake.add_container(&shop, "app", 0, &container_id(n));
+    }
+    fake.end(&container_id(3));
+    let running = BTreeSet::from([1, 2].map(container_id));
+    assert_eq!(probe(sockets)?.1, Some(running));
+    assert_eq!(fake.n_subscribers(), 0);
     Ok(())
 }

@@ -84,6 +84,7 @@ fn good() -> FactSheet {
             version: Some("2.1.9".to_owned()),
             ..RuntimeStatus::default()
         }),
+        n_unnamed: 0,
         kubelet: KubeletFacts::default(),
         kubelet_settings: None,
         agent: AgentPresence::Absent,
@@ -211,6 +212,17 @@ fn pods_in_the_trees_of_both_drivers_are_told() {
     assert!(item.found.contains(both), "{}", item.found);
     let consequence = item.consequence.unwrap_or_default();
     assert!(consequence.contains(KILLS_ALONE), "{consequence}");
+}
+
+/// As one that is installed beside that of kubelet.
+#[test]
+fn a_runtime_that_names_nobody_who_runs_is_told() {
+    let observe = config(OBSERVE, "");
+    let take = |it: &mut FactSheet| it.n_unnamed = 3;
+    let item = check_one(&observe, take, "pod-names", CheckLevel::Degraded);
+    let found = "none: containerd 2.1.9 at /run/containerd/containerd.sock names none of the containers that run (3)";
+    assert_eq!(item.found, found);
+    assert_eq!(item.remedy.as_deref(), Some(ENDPOINT));
 }
 
 #[test]

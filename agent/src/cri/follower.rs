@@ -571,6 +571,12 @@ async fn answer(asking: &mut Option<Asking<'_>>) -> Result<Vec<Identified>, Refu
     }
 }
 
+/// The ids of those who run and have names. `None`: the runtime does not answer.
+pub(super) async fn named(channel: &Channel) -> Option<BTreeSet<String>> {
+    let listed = list(channel, Whom::Running).await.ok()?;
+    Some(listed.into_iter().map(|it| it.id).collect())
+}
+
 /// Two calls, one after the other.
 async fn list(channel: &Channel, whom: Whom) -> Result<Vec<Identified>, Refused> {
     let is_running = whom == Whom::Running;

@@ -64,6 +64,9 @@ pub struct FactSheet {
     pub pod_cgroups: Option<PodCgroups>,
     /// Of the runtime that is asked for names; `None`: none is.
     pub runtime: Option<RuntimeStatus>,
+    /// Containers that run, if that runtime names none of them.
+    #[serde(default)]
+    pub n_unnamed: usize,
     /// `None`: of a mode that asks nobody.
     pub workloads: Option<WorkloadFacts>,
     pub kubelet: KubeletFacts,

@@ -34,8 +34,9 @@ pub fn check(config: &Config, reads_manifests: bool) -> CheckReport {
         facts.manifests = own::find_manifests(config, own);
     }
     if let Mode::Observe(settings) = &config.mode {
-        facts.runtime = observe::find_runtime(settings);
         let pods = facts.pod_cgroups.as_ref();
+        let runtime = observe::find_runtime(settings, &facts.cgroups, pods);
+        (facts.runtime, facts.n_unnamed) = runtime.map_or((None, 0), |(it, n)| (Some(it), n));
         facts.workloads = Some(observe::find_workloads(settings, pods));
         if let Some(KubeletSettingsFacts::Untold(_)) = &facts.kubelet_settings {
             facts.kubelet_settings = Some(observe::ask_kubelet(settings, pods));

@@ -49,8 +49,10 @@ use crate::api_server::{self, ApiServer, KubeletAsker};
 use crate::check::NO_POD_CGROUPS;
 use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
+use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::check::{KubeletSettingsFacts, PodCgroups, WorkloadFacts};
+use crate::model::check::{CgroupDetection, KubeletSettingsFacts, PodCgroups, WorkloadFacts};
 use crate::model::mounts::CgroupFacts;
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::{Machine, StatsSnapshot};
@@ -61,6 +63,7 @@ use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
 use crate::sources::bpf::{ProgramReport, WatchedRoot};
 use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::kube_tree;
 use crate::sources::mounts::open_trees;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::oom_counters::Signals;
@@ -245,12 +248,42 @@ fn find_place(
     Ok((place, kubelet))
 }
 
-/// For `ballast check`. `None`: nobody is asked.
-pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
-    match &observe.runtime {
-        ObservedRuntime::None => None,
-        ObservedRuntime::Cri { endpoint, .. } => Some(names::probe(endpoint.as_deref(), observe)),
-    }
+/// For `ballast check`: the runtime, and how many containers run if it names none of them. `None`: nobody is asked.
+pub(super) fn find_runtime(
+    observe: &ObserveConfig,
+    found: &CgroupDetection,
+    pods: Option<&PodCgroups>,
+) -> Option<(RuntimeStatus, usize)> {
+    let ObservedRuntime::Cri { endpoint, .. } = &observe.runtime else {
+        return None;
+    };
+    let (status, named) = names::probe(endpoint.as_deref(), observe);
+    let running = match found {
+        CgroupDetection::Found(found) => running_containers(found, pods),
+        CgroupDetection::Failed(_) => BTreeSet::new(),
+    };
+    let knows_none = named.is_some_and(|it| it.is_disjoint(&running));
+    Some((status, if knows_none { running.len() } else { 0 }))
+}
+
+/// The ids of containers in which somebody runs. Of what cannot be read nothing is said.
+fn running_containers(found: &CgroupFacts, pods: Option<&PodCgroups>) -> BTreeSet<String> {
+    let mut running = BTreeSet::new();
+    let trees = open_trees(&Root::host(), &found.layout);
+    let (Ok(trees), Some(pods)) = (trees, root_of(pods)) else {
+        return running;
+    };
+    let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
+    let mut look = |_, owner: Owner| {
+        let pids = reader.pids_in(&owner.path, Controller::Memory.name());
+        if let Level::Container { key, .. } = owner.level
+            && pids.is_ok_and(|it| !it.is_empty())
+        {
+            running.insert(key.id);
+        }
+    };
+    kube_tree::walk(reader.trees(), &pods, &mut look).ok();
+    running
 }
 
 /// For `ballast check`.

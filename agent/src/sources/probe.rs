@@ -66,6 +66,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         manifests: None,
         pod_cgroups: None,
         runtime: None,
+        n_unnamed: 0,
         kubelet: kubelet(root),
         kubelet_settings: None,
         agent: agent(root, socket),

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a name is an addition. Nothing waits for one but the first look at the node, and that not for long.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,12 +97,18 @@ fn is_socket(path: &Path) -> bool {
     matches!(unix_socket::version(path), Ok(Some(_)))
 }
 
-/// For `ballast check`.
-pub(super) fn probe(endpoint: Option<&Path>, observe: &ObserveConfig) -> RuntimeStatus {
+/// For `ballast check`; see [`cri::probe`].
+pub(super) fn probe(
+    endpoint: Option<&Path>,
+    observe: &ObserveConfig,
+) -> (RuntimeStatus, Option<BTreeSet<String>>) {
     let of_kubelet = || kubelet::runtime_sockets(&Root::host(), observe);
-    cri::probe(&sockets(endpoint, of_kubelet)).unwrap_or_else(|error| RuntimeStatus {
-        fault: Some(format!("ask the runtime: {error}")),
-        ..RuntimeStatus::default()
+    cri::probe(&sockets(endpoint, of_kubelet)).unwrap_or_else(|error| {
+        let status = RuntimeStatus {
+            fault: Some(format!("ask the runtime: {error}")),
+            ..RuntimeStatus::default()
+        };
+        (status, None)
     })
 }
 

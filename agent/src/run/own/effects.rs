@@ -80,7 +80,7 @@ const CASES: &[Case] = &[
     ("pods.source", At(OBSERVED_PODS, "match observe.pods"), "mode: observe", "mode: observe\npods: {source: apiserver}"),
     ("pods.manifestDirectory", At(MANIFESTS, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
     ("pods.removeUnknownCgroups", At(OWNERSHIP, "remove_unknown_cgroups"), "", "pods: {removeUnknownCgroups: true}"),
-    ("runtime.type", At(OBSERVE, "match &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
+    ("runtime.type", At(OBSERVE, "ObservedRuntime::Cri { endpoint, .. } = &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
     ("kubernetes.nodeName", At(OBSERVED_PODS, "kubernetes.node_name.clone()"), "mode: observe", "mode: observe\nkubernetes: {nodeName: node1}"),
     ("kubernetes.kubeconfigFile", At(OBSERVED_PODS, "kubernetes.kubeconfig_file.clone()"), "mode: observe", "mode: observe\nkubernetes: {kubeconfigFile: /k}"),
     ("kubernetes.events.enabled", At(OBSERVE, "match observe.kubernetes.events"), "mode: observe", "mode: observe\nkubernetes: {events: {enabled: false}}"),
