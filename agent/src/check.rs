@@ -184,11 +184,14 @@ fn cgroup_controllers(facts: &FactSheet, is_own: bool) -> CheckItem {
         CheckItem::degraded(NAME, format!("without {}", join(&missing)), consequence)
     };
     let is_memory = missing.iter().any(|it| it.0 == "memory");
-    item.with_remedy(if is_memory {
-        "boot with cgroup_enable=memory, or use a kernel with the missing controllers"
+    let boot = if is_memory {
+        "boot with cgroup_enable=memory, or "
     } else {
-        "use a kernel with the missing controllers, and see that none is taken by another hierarchy"
-    })
+        ""
+    };
+    item.with_remedy(format!(
+        "{boot}use a kernel with the missing controllers, and see that none is taken by another hierarchy"
+    ))
 }
 
 fn cpu_bandwidth(facts: &FactSheet) -> CheckItem {

@@ -578,6 +578,22 @@ fn without_the_memory_controller_kills_take_no_group() {
     assert_eq!(level(&report, "oom-group"), CheckLevel::Degraded);
 }
 
+/// On a node of both versions, one has it and the other is used.
+#[test]
+fn a_missing_controller_may_be_that_of_another_hierarchy() {
+    for (present, is_for_boot) in [("cpu cpuacct cpuset", true), ("cpu cpuacct memory", false)] {
+        let mut facts = good();
+        facts.cgroups = v1(present);
+        let report = report(&facts, &config(OWN, ""), &[]);
+        let found = report.items.iter();
+        let mut remedies = found.filter(|it| it.name == "cgroup-controllers");
+        let remedy = remedies.next().and_then(|it| it.remedy.as_deref());
+        let remedy = remedy.unwrap_or_default();
+        assert!(remedy.contains("another hierarchy"), "{remedy}");
+        assert_eq!(remedy.contains("cgroup_enable=memory"), is_for_boot);
+    }
+}
+
 #[test]
 fn without_a_hierarchy_nothing_works() {
     let mut facts = good();
