@@ -362,6 +362,20 @@ pub enum RuntimeEvent {
     },
 }
 
+impl RuntimeEvent {
+    /// A first process was killed, by whomever.
+    pub fn is_kill(&self) -> bool {
+        let Self::Exited {
+            exit: ContainerExit::Known(status),
+            ..
+        } = self
+        else {
+            return false;
+        };
+        matches!(status, ExitStatus::Signal { signal, .. } if *signal == Signal::KILL.0)
+    }
+}
+
 /// A signal number, 1..=64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Signal(u8);

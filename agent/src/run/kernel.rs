@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc,
+    Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc,
 };
 use std::time::Duration;
 
@@ -53,6 +53,9 @@ const BATCH: usize = 512;
 const MAX_BATCHES: u32 = 64;
 /// Kills taken in one go: an agent that dies takes along those that it has not handed on.
 const KILLS: usize = 16;
+
+/// How long the end of a container waits for the kills before it; one takes less than a millisecond to be told.
+const KILLS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often losses are read, and time in reclaim where it stands in for PSI.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
@@ -169,6 +172,10 @@ pub(super) struct Shared {
     is_emptying: AtomicBool,
     /// What was in the rings at this time, boottime, has been taken out. `None`: nobody listens.
     heard: watch::Sender<Option<Duration>>,
+    /// Kills of before this time, boottime, have been told. `None`: nobody listens.
+    kills_told: Mutex<Option<Duration>>,
+    /// That it has changed.
+    told_kills: Condvar,
     pub(super) kill_counts: KillCounts,
 }
 
@@ -239,6 +246,28 @@ impl Shared {
     /// Up to when the rings have been read, as the listener tells it.
     pub(super) fn heard(&self) -> watch::Receiver<Option<Duration>> {
         self.heard.subscribe()
+    }
+
+    /// Waits until the kills of before now are told, where somebody listens, and not for ever. Not to be called by who
+    /// is told.
+    pub(super) fn wait_for_kills(&self) {
+        let now = clock::boottime();
+        self.listen_now();
+        let told = self.kills_told.lock();
+        let told = told.unwrap_or_else(PoisonError::into_inner);
+        let is_late = |it: &mut Option<Duration>| it.is_some_and(|it| it < now);
+        let waited = self
+            .told_kills
+            .wait_timeout_while(told, KILLS_PATIENCE, is_late);
+        drop(waited);
+    }
+
+    fn set_kills_told(&self, until: Option<Duration>) {
+        *self
+            .kills_told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = until;
+        self.told_kills.notify_all();
     }
 
     /// Whether the loop waits for cgroups to become empty.
@@ -347,6 +376,7 @@ struct EndOfHearing(Arc<Shared>);
 impl Drop for EndOfHearing {
     fn drop(&mut self) {
         self.0.heard.send_replace(None);
+        self.0.set_kills_told(None);
     }
 }
 
@@ -440,6 +470,7 @@ impl Listener {
             let is_drained = drain_batches(|| self.drain_all());
             // Kills come before each batch.
             self.shared.kill_counts.heard(begun);
+            self.shared.set_kills_told(Some(begun));
             if is_drained {
                 self.shared.heard.send_replace(Some(begun));
             }
@@ -912,5 +943,29 @@ fn metric_stream(stream: Stream) -> labels::Stream {
         Stream::Process => labels::Stream::Process,
         Stream::Cgroup => labels::Stream::Cgroup,
         Stream::Stall => labels::Stream::Pressure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Until the listener has looked once after the question.
+    #[test]
+    fn kills_are_waited_for_where_somebody_listens() {
+        let shared = Shared::default();
+        let asked = clock::boottime();
+        shared.set_kills_told(Some(asked));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| shared.wait_for_kills());
+            // What it had told before is of no use to who asks now.
+            shared.set_kills_told(Some(asked));
+            while !waits.is_finished() {
+                shared.set_kills_told(Some(clock::boottime()));
+            }
+        });
+        assert!(*shared.kills_told.lock().expect("nobody panicked") > Some(asked));
     }
 }

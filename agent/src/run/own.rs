@@ -426,8 +426,13 @@ fn process_runtime(
         state_dir: config.state_directory.clone(),
         limits,
     };
+    let listener = Arc::clone(&kernel);
     // The loop outlives the runtime; at the end nobody is left to be told.
-    let sink = move |event| {
+    let sink = move |event: RuntimeEvent| {
+        // The kernel kills for memory in this way, and told of it before: the loop hears it first.
+        if event.is_kill() {
+            listener.wait_for_kills();
+        }
         to_loop.send(Event::Runtime(event)).ok();
     };
     let ask_for_exits = move || kernel.listen_now();
