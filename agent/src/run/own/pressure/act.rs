@@ -57,6 +57,8 @@ const LEAVE_TIME_IN_MEMORY: Duration = Duration::from_secs(1);
 /// Files of a pod that was evicted for what they take, on their way out.
 #[derive(Clone, Debug)]
 pub(super) struct Leaving {
+    /// What the node was short of.
+    condition: NodeCondition,
     pod: PodRef,
     directory: PathBuf,
     until: Duration,
@@ -64,15 +66,17 @@ pub(super) struct Leaving {
     shmem: u64,
 }
 
-impl Leaving {
-    /// Memory is no longer short once they are gone.
-    fn is_enough(&self, policy: &Policy, relief: &Relief) -> bool {
-        let shmem = i64::try_from(self.shmem).unwrap_or(i64::MAX);
-        let mut after = relief.observation;
-        after.available = after.available.saturating_add(shmem);
-        let after = BTreeMap::from([(relief.threshold.signal, after)]);
-        !is_still_short(policy, &relief.threshold, &after)
-    }
+/// Memory is no longer short once those are gone that go for it.
+fn are_enough(leaving: &[Leaving], policy: &Policy, relief: &Relief) -> bool {
+    let of_memory = leaving
+        .iter()
+        .filter(|it| it.condition == NodeCondition::MemoryPressure);
+    let shmem = of_memory.fold(0, |sum: u64, it| sum.saturating_add(it.shmem));
+    let shmem = i64::try_from(shmem).unwrap_or(i64::MAX);
+    let mut after = relief.observation;
+    after.available = after.available.saturating_add(shmem);
+    let after = BTreeMap::from([(relief.threshold.signal, after)]);
+    !is_still_short(policy, &relief.threshold, &after)
 }
 
 /// An eviction with a grace that is under way.
@@ -175,10 +179,7 @@ impl Watcher {
             return Acted::Waits;
         }
         let is_of_memory = relief.threshold.signal.resource() == StarvedResource::Memory;
-        if is_of_memory
-            && let Some(leaving) = self.leaving.get(&NodeCondition::MemoryPressure)
-            && leaving.is_enough(&self.parts.policy, relief)
-        {
+        if is_of_memory && are_enough(&self.leaving, &self.parts.policy, relief) {
             return Acted::Waits;
         }
         if is_of_memory && self.has_evicted_for_memory && !self.is_short_but_for_lists(relief) {
@@ -204,7 +205,7 @@ impl Watcher {
     /// Whether it is known whose files fill the disk now: those of the last victim are gone, and all
     /// others were measured since.
     fn is_disk_known(&self, now: Duration) -> bool {
-        if self.leaving.contains_key(&NodeCondition::DiskPressure) {
+        if self.is_disk_left() {
             return false;
         }
         let is_late = |since| now >= since + MEASURE_TIME;
@@ -215,17 +216,23 @@ impl Watcher {
         is_known
     }
 
+    /// Somebody has left a disk that is short, and has not given back all.
+    pub(super) fn is_disk_left(&self) -> bool {
+        let mut leaving = self.leaving.iter();
+        leaving.any(|it| it.condition == NodeCondition::DiskPressure)
+    }
+
     /// Looks whether the files of the last victims are gone. Of a disk the others are measured anew from then on.
     pub(super) fn see_leaving(&mut self, now: Duration) {
-        for (condition, leaving) in std::mem::take(&mut self.leaving) {
+        for leaving in std::mem::take(&mut self.leaving) {
             let directory = leaving.directory.clone();
             let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
             let is_there = is_there.unwrap_or(true);
             if is_there && now < leaving.until {
-                self.leaving.insert(condition, leaving);
+                self.leaving.push(leaving);
                 continue;
             }
-            if condition != NodeCondition::DiskPressure {
+            if leaving.condition != NodeCondition::DiskPressure {
                 continue;
             }
             if is_there {
@@ -303,14 +310,12 @@ impl Watcher {
             let condition = threshold.signal.condition();
             let time = leave_time(condition, victim.grace, candidate);
             let memory = self.figures.get(uid).and_then(|it| it.memory);
-            self.leaving.extend(time.map(|time| {
-                let leaving = Leaving {
-                    pod: victim.pod.clone(),
-                    directory: candidate.directory.clone(),
-                    until: ends_at.saturating_add(time),
-                    shmem: memory.map_or(0, |it| it.shmem),
-                };
-                (condition, leaving)
+            self.leaving.extend(time.map(|time| Leaving {
+                condition,
+                pod: victim.pod.clone(),
+                directory: candidate.directory.clone(),
+                until: ends_at.saturating_add(time),
+                shmem: memory.map_or(0, |it| it.shmem),
             }));
         }
         self.evicted.insert(uid.clone(), ends_at);
@@ -583,18 +588,26 @@ mod tests {
             layout: FsLayout::One,
             compat: Compat::Ballast,
         };
-        for (available, shmem, expected) in [
-            (60, 40, true),
-            (59, 40, false),
-            (99, 0, false),
-            (0, u64::MAX, true),
+        let (memory, disk) = (NodeCondition::MemoryPressure, NodeCondition::DiskPressure);
+        for (available, all, expected) in [
+            (60, &[(memory, 40)][..], true),
+            (59, &[(memory, 40)], false),
+            (99, &[(memory, 0)], false),
+            (0, &[(memory, u64::MAX)], true),
+            (99, &[], false),
+            // Those of the first victim are there still when the second goes.
+            (60, &[(memory, 30), (memory, 10)], true),
+            (0, &[(memory, u64::MAX), (memory, 1)], true),
+            (60, &[(memory, 30), (disk, 10)], false),
         ] {
-            let leaving = Leaving {
+            let leaving = all.iter().map(|(condition, shmem)| Leaving {
+                condition: *condition,
                 pod: pod_ref(),
                 directory: PathBuf::from("/pod"),
                 until: Duration::ZERO,
-                shmem,
-            };
+                shmem: *shmem,
+            });
+            let leaving: Vec<Leaving> = leaving.collect();
             let relief = Relief {
                 threshold: threshold.clone(),
                 observation: Observation {
@@ -606,8 +619,8 @@ mod tests {
                 candidates: Vec::new(),
                 is_ineffective: false,
             };
-            let is_enough = leaving.is_enough(&policy, &relief);
-            assert_eq!(is_enough, expected, "{available} and {shmem}");
+            let found = are_enough(&leaving, &policy, &relief);
+            assert_eq!(found, expected, "{available} and {all:?}");
         }
     }
 }

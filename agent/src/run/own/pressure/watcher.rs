@@ -141,8 +141,7 @@ pub(super) struct Watcher {
     /// The figures of the pods are newer than that.
     pub(super) is_disk_fresh: bool,
     pub(super) old_logs: OldLogs,
-    /// By what the node was short of.
-    pub(super) leaving: BTreeMap<NodeCondition, Leaving>,
+    pub(super) leaving: Vec<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
     /// By the signal that stands for the resource: that evictions have ended because they are in vain. What is not
@@ -240,7 +239,7 @@ impl Watcher {
             disk_since: None,
             is_disk_fresh: false,
             old_logs: OldLogs::default(),
-            leaving: BTreeMap::new(),
+            leaving: Vec::new(),
             conditions: BTreeSet::new(),
             told_threshold: None,
             told_ineffective: BTreeMap::new(),
@@ -545,7 +544,7 @@ impl Watcher {
             observations,
             node: self.node.clone(),
             pods: pods.collect(),
-            is_leaving: self.leaving.contains_key(&NodeCondition::DiskPressure),
+            is_leaving: self.is_disk_left(),
         }
     }
 
