@@ -19,7 +19,6 @@ use crate::config::Compat;
 use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::{Begun, PodState};
 use crate::decide::qos::qos_class;
-use crate::model::admission::Admission;
 use crate::model::container::{self, ContainerState, SpecHash, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
 use crate::model::pod::{Pod, PodUid};
@@ -229,14 +228,10 @@ impl Loop {
                 let is_of_this_boot = state.boot_id == boot_id;
                 let mut containers = state.containers.iter();
                 let was_starting = containers.any(|it| it.state == ContainerState::Starting);
-                let mut state = pods::revive(state, &boot_id, |it| {
+                let state = pods::revive(state, &boot_id, self.own.compat, |it| {
                     let id = container_id(&uid, &it.name, it.attempt);
                     self.runtime.has_record(&id)
                 });
-                // Stored with it: the agent may be started again before its place is decided.
-                state.was_in_before_boot |=
-                    !is_of_this_boot && state.admission == Admission::Admitted;
-                state.was_in_before_boot &= self.own.compat == Compat::Ballast;
                 if let Some(mut entry) = self.entry_of(state) {
                     // Two syncs for each pod would be most of a start. A start that was made shows by a record that
                     // the runtime is about to forget.
@@ -336,12 +331,10 @@ impl Loop {
 
     /// A pod of a manifest whose record is not usable, by what has begun of it.
     pub(super) fn rebuild(&mut self, pod: &Pod, left: &[LeftContainer], now: Duration) {
-        let begun: Vec<Begun> = left.iter().map(|it| begun(&it.record)).collect();
-        let accepted_at = WallTime::from_epoch(clock::wall());
-        let state = PodState::rebuilt(pod.clone(), self.boot_id(), accepted_at, &begun, now);
+        let state = rebuilt(pod, left, &self.boot_id(), self.own.compat, now);
         if let Some(mut entry) = self.entry_of(state) {
             self.go_on_after_logs(&mut entry);
-            self.told.pod_rebuilt(&entry.pod_ref, begun.len());
+            self.told.pod_rebuilt(&entry.pod_ref, left.len());
             let uid = entry.uid().clone();
             self.ownership.add(uid.clone());
             self.pods.insert(uid, entry);
@@ -375,10 +368,10 @@ impl Loop {
     pub(super) fn go_on_after_logs(&self, entry: &mut PodEntry) {
         let directory = self.paths.pod_logs(&entry.pod_ref);
         for status in &mut entry.state.containers {
-            let is_first = status.attempt == 0 && status.state == ContainerState::NotStarted;
+            let is_new = status.state == ContainerState::NotStarted;
             let last = || logs::last_attempt(&directory.join(&status.name));
-            if let Some(last) = is_first.then(last).flatten() {
-                status.attempt = last.saturating_add(1);
+            if let Some(last) = is_new.then(last).flatten() {
+                status.attempt = status.attempt.max(last.saturating_add(1));
             }
         }
     }
@@ -648,11 +641,97 @@ pub(super) fn pod_of_file(path: &Path) -> Option<PodUid> {
     Some(PodUid(stem.to_owned()))
 }
 
+/// The state of a pod whose record is not usable, by what is left of it. Where nothing of it has begun in this boot
+/// nothing is alive.
+fn rebuilt(
+    pod: &Pod,
+    left: &[LeftContainer],
+    boot_id: &str,
+    compat: Compat,
+    now: Duration,
+) -> PodState {
+    let begun: Vec<Begun> = left.iter().map(|it| begun(&it.record)).collect();
+    let mut boots = left.iter().map(|it| it.record.boot_id.as_str());
+    let of_last = boots.clone().find(|it| *it == boot_id);
+    let last_boot = of_last.or_else(|| boots.next()).unwrap_or(boot_id);
+    let accepted_at = WallTime::from_epoch(clock::wall());
+    let state = PodState::rebuilt(pod.clone(), last_boot.to_owned(), accepted_at, &begun, now);
+    pods::revive(state, boot_id, compat, |_| true)
+}
+
 fn begun(record: &ContainerRecord) -> Begun {
     Begun {
         name: record.owner.container.clone(),
         attempt: record.owner.attempt,
         spec_hash: SpecHash(record.spec_hash.clone()),
         started_at: record.started_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing;
+    use crate::model::admission::Admission;
+    use crate::runtime::{ContainerEnd, ContainerOwner};
+
+    fn ended(pod: &Pod, container: &str, boot_id: &str) -> LeftContainer {
+        let attempt = 3;
+        let owner = ContainerOwner {
+            pod_uid: pod.uid.clone(),
+            pod_namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            container: container.to_owned(),
+            attempt,
+        };
+        let end = ContainerEnd {
+            exit: ContainerExit::Unknown(UnknownExit::NodeRestarted),
+            finished_at: None,
+        };
+        let record = ContainerRecord {
+            id: container_id(&pod.uid, container, attempt),
+            owner,
+            spec_hash: "hash".to_owned(),
+            log_path: "/log".into(),
+            oom_score_adj: 0,
+            cgroups: Vec::new(),
+            boot_id: boot_id.to_owned(),
+            process: HostProcess {
+                pid: 7,
+                start_ticks: 1,
+            },
+            started_at: Duration::from_secs(7),
+            end: Some(end),
+        };
+        LeftContainer {
+            record,
+            was_oom_killed: false,
+        }
+    }
+
+    /// Its devices may be others, and what its init containers made in memory is gone.
+    #[test]
+    fn a_pod_whose_record_was_lost_with_the_boot_begins_anew() {
+        let pod = testing::pod("init {} app {} app {}");
+        for (boots, compat, was_in_before_boot, begins) in [
+            (["old", "old"], Compat::Ballast, true, true),
+            (["old", "old"], Compat::Kubelet, false, true),
+            // An agent has brought it into this boot.
+            (["old", "new"], Compat::Ballast, false, false),
+            (["new", "new"], Compat::Ballast, false, false),
+        ] {
+            let of = |(name, boot): (&str, &str)| ended(&pod, name, boot);
+            let left: Vec<_> = ["app1", "app2"].into_iter().zip(boots).map(of).collect();
+            let state = rebuilt(&pod, &left, "new", compat, Duration::from_secs(60));
+            assert_eq!(state.boot_id, "new");
+            assert_eq!(state.admission, Admission::Admitted);
+            assert_eq!(state.was_in_before_boot, was_in_before_boot, "{boots:?}");
+            let mut all = state.containers.iter();
+            let are_new = all.all(|it| it.state == ContainerState::NotStarted);
+            assert_eq!(are_new, begins, "{boots:?}");
+            let attempts: Vec<u32> = state.containers.iter().map(|it| it.attempt).collect();
+            let expected = if begins { [1, 4, 4] } else { [0, 3, 3] };
+            assert_eq!(attempts, expected, "{boots:?}");
+        }
     }
 }

@@ -480,6 +480,7 @@ pub(super) fn save(paths: &StatePaths, state: &PodState) -> Result<(), FsError> 
 pub(super) fn revive(
     mut state: PodState,
     boot_id: &str,
+    compat: Compat,
     may_have_run: impl Fn(&ContainerStatus) -> bool,
 ) -> PodState {
     if state.boot_id != boot_id {
@@ -493,7 +494,10 @@ pub(super) fn revive(
         if let Some(eviction) = &mut state.eviction {
             eviction.at = Duration::ZERO;
         }
+        // Stored with it: the agent may be started again before its place is decided.
+        state.was_in_before_boot |= state.admission == Admission::Admitted;
     }
+    state.was_in_before_boot &= compat == Compat::Ballast;
     state
 }
 
