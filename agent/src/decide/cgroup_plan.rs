@@ -53,7 +53,7 @@ pub struct CgroupPlan {
 /// (issue 141609 of Kubernetes). It follows the usage down instead, one pass at a time, and shows
 /// in `deferred` until it is there. An unknown usage defers the whole change. So much as a limit stays
 /// above what is wanted, so much does that of the cgroup right above it: who keeps to its own limit
-/// has room beside one that does not yet.
+/// has room beside one that does not yet. That of a pod rises as much for it.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -83,8 +83,25 @@ pub fn plan_cgroups(
         let mut down = Vec::new();
         for (file, to) in &cgroup.files {
             let from = seen.values.get(file);
-            if from == Some(to) {
-                if let (FileValue::List(wanted), Some(effective)) = (to, seen.effective.get(file))
+            let mut to = to.clone();
+            if file.name == "memory.max" && seen.existence != Existence::Absent {
+                let held = held.get(path).copied().unwrap_or_default();
+                let now = soften(&to, from, seen, held);
+                if now.as_ref() != Some(&to) {
+                    plan.deferred.push(Deferred {
+                        path: path.clone(),
+                        file: file.clone(),
+                        to: to.clone(),
+                        meanwhile: now.clone().filter(|it| from != Some(it)),
+                    });
+                }
+                match now {
+                    Some(value) => to = value,
+                    None => continue,
+                }
+            }
+            if from == Some(&to) {
+                if let (FileValue::List(wanted), Some(effective)) = (&to, seen.effective.get(file))
                     && effective != wanted
                 {
                     plan.ineffective.push(Ineffective {
@@ -95,34 +112,6 @@ pub fn plan_cgroups(
                     });
                 }
                 continue;
-            }
-            let mut to = to.clone();
-            if file.name == "memory.max" && seen.existence != Existence::Absent {
-                match soften(&to, from, seen, held.get(path).copied().unwrap_or(0)) {
-                    Soften::Write => {}
-                    Soften::Meanwhile(value) => {
-                        let meanwhile = Some(value.clone()).filter(|value| from != Some(value));
-                        plan.deferred.push(Deferred {
-                            path: path.clone(),
-                            file: file.clone(),
-                            to,
-                            meanwhile: meanwhile.clone(),
-                        });
-                        match meanwhile {
-                            Some(value) => to = value,
-                            None => continue,
-                        }
-                    }
-                    Soften::Wait => {
-                        plan.deferred.push(Deferred {
-                            path: path.clone(),
-                            file: file.clone(),
-                            to,
-                            meanwhile: None,
-                        });
-                        continue;
-                    }
-                }
             }
             let is_tighter = is_tighter(from, &to);
             if let (Some(FileValue::List(from)), FileValue::List(wanted)) = (from, &to)
@@ -168,18 +157,19 @@ fn is_emptied(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
     })
 }
 
-enum Soften {
-    Write,
-    Meanwhile(FileValue),
-    Wait,
+/// What the memory limits right below a cgroup stay above what they are to be.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    bytes: u64,
+    /// The cgroup is that of a pod: what its containers may have together is its limit.
+    is_of_pod: bool,
 }
 
-/// Bytes by which the memory limits of the cgroups right below one stay above what they are to be.
 fn held_below(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
-) -> BTreeMap<CgroupPath, u64> {
-    let mut held: BTreeMap<CgroupPath, u64> = BTreeMap::new();
+) -> BTreeMap<CgroupPath, Held> {
+    let mut all: BTreeMap<CgroupPath, Held> = BTreeMap::new();
     for cgroup in desired.iter().rev() {
         let limit = cgroup.files.iter().find(|(it, _)| it.name == "memory.max");
         let seen = observed.get(&cgroup.path);
@@ -188,47 +178,62 @@ fn held_below(
             && let FileValue::Limit(Limit::At(wanted)) = to
         {
             let from = seen.values.get(file);
-            let below = held.get(&cgroup.path).copied().unwrap_or(0);
-            let until_then = match soften(to, from, seen, below) {
-                Soften::Write => continue,
-                Soften::Meanwhile(value) => Some(value),
-                Soften::Wait => from.cloned(),
-            };
-            let more = match until_then {
+            let below = all.get(&cgroup.path).copied().unwrap_or_default();
+            let now = soften(to, from, seen, below);
+            let more = match now.as_ref().or(from) {
                 Some(FileValue::Limit(Limit::At(bytes))) => bytes.saturating_sub(*wanted),
                 _ => u64::MAX,
             };
-            let sum = held.entry(above).or_default();
-            *sum = sum.saturating_add(more);
+            if more > 0 {
+                let is_of_pod = is_of_pod(desired, &above);
+                let held = all.entry(above).or_default();
+                held.bytes = held.bytes.saturating_add(more);
+                held.is_of_pod = is_of_pod;
+            }
         }
     }
-    held
+    all
 }
 
-/// `held`: see [`held_below`].
-fn soften(to: &FileValue, from: Option<&FileValue>, seen: &ObservedCgroup, held: u64) -> Soften {
-    let FileValue::Limit(Limit::At(to)) = to else {
-        return Soften::Write;
+/// It lies in one that is planned too, as kubepods does not, and what lies in it has nothing below.
+fn is_of_pod(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
+    let above = path.parent();
+    let mut below = desired.iter().map(|it| &it.path);
+    desired.iter().any(|it| Some(&it.path) == above.as_ref())
+        && below.all(|it| it.parent().as_ref() != Some(path) || !has_cgroup_below(desired, it))
+}
+
+/// What a memory limit is to be now; `None`: it stays.
+fn soften(
+    to: &FileValue,
+    from: Option<&FileValue>,
+    seen: &ObservedCgroup,
+    held: Held,
+) -> Option<FileValue> {
+    let FileValue::Limit(Limit::At(wanted)) = to else {
+        return Some(to.clone());
     };
     let current = match from {
         Some(FileValue::Limit(limit)) => *limit,
         _ => Limit::Max,
     };
-    if current <= Limit::At(*to) {
-        return Soften::Write;
-    }
-    let (Some(usage), Some(room)) = (seen.memory_usage, to.checked_add(held)) else {
-        return Soften::Wait;
+    let is_lowered = current > Limit::At(*wanted);
+    let in_use = match seen.memory_usage {
+        _ if !is_lowered => *wanted,
+        Some(usage) if usage.saturating_sub(seen.memory_clean) <= *wanted => *wanted,
+        usage => usage?,
     };
-    let in_use = match usage.saturating_sub(seen.memory_clean) <= *to {
-        true => *to,
-        false => usage,
+    let Some(room) = wanted.checked_add(held.bytes) else {
+        return (!is_lowered).then(|| to.clone());
     };
-    match in_use.max(room) {
-        least if least == *to => Soften::Write,
-        // A limit never rises here: usage above the current limit is a reading in the past.
-        least => Soften::Meanwhile(FileValue::Limit(Limit::At(least).min(current))),
-    }
+    let most = current.max(Limit::At(*wanted));
+    let room = match held.is_of_pod {
+        // One of its containers may have got more while another one has not given up its own yet.
+        true => Limit::At(room),
+        false => Limit::At(room).min(most),
+    };
+    // Usage above the current limit is a reading in the past.
+    Some(FileValue::Limit(Limit::At(in_use).min(most).max(room)))
 }
 
 fn has_cgroup_below(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {

@@ -248,6 +248,57 @@ fn a_limit_that_stays_takes_no_room_from_those_beside_it() {
     }
 }
 
+/// Of a pod whose second container gets what the first one is to give up.
+#[test]
+fn a_container_that_gets_more_has_it_before_its_neighbour_has_given_it_up() {
+    const MIB: u64 = 1 << 20;
+    let wanted = |pod, first, second| {
+        [
+            desired("kubepods", &limits(112 * MIB, 100_000), true),
+            desired("kubepods/pod", &limits(pod * MIB, 100_000), true),
+            desired("kubepods/pod/first", &limits(first * MIB, 100_000), true),
+            desired("kubepods/pod/second", &limits(second * MIB, 100_000), true),
+        ]
+    };
+    let limits_of = |node: &Node| -> Vec<u64> {
+        let all = node.cgroups.values().map(|it| {
+            let mut values = it.values.iter();
+            let limit = values.find(|(file, _)| file.name == "memory.max");
+            match limit {
+                Some((_, FileValue::Limit(Limit::At(bytes)))) => bytes / MIB,
+                other => panic!("{other:?}"),
+            }
+        });
+        all.collect()
+    };
+    let mut before = Node::default();
+    before.apply(&plan_cgroups(&wanted(112, 96, 16), &before.cgroups).steps);
+    for (pod, second, expected) in [
+        (112, 92, [112, 140, 48, 92]),
+        (132, 112, [112, 160, 48, 112]),
+        (100, 80, [112, 128, 48, 80]),
+        (60, 40, [112, 88, 48, 40]),
+    ] {
+        let after = wanted(pod, 20, second);
+        let mut node = before.clone();
+        for (path, mib) in [
+            ("", 70),
+            ("/pod", 60),
+            ("/pod/first", 48),
+            ("/pod/second", 8),
+        ] {
+            node.use_memory(&format!("kubepods{path}"), mib * MIB);
+        }
+        node.apply(&plan_cgroups(&after, &node.cgroups).steps);
+        assert_eq!(limits_of(&node), expected, "pod {pod}");
+        let plan = plan_cgroups(&after, &node.cgroups);
+        assert_eq!((plan.steps.len(), plan.deferred.len()), (0, 2), "pod {pod}");
+        node.use_memory("kubepods/pod/first", 20 * MIB);
+        node.apply(&plan_cgroups(&after, &node.cgroups).steps);
+        assert_eq!(limits_of(&node), [112, pod, 20, second], "pod {pod}");
+    }
+}
+
 #[test]
 fn no_opinion_leaves_every_file_alone() {
     for unified in [true, false] {
