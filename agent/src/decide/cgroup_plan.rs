@@ -12,7 +12,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::cgroup::{
-    CgroupStep, Controller, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
+    CgroupStep, Controller, DesiredCgroup, Existence, FileKind, FileValue, InterfaceFile,
+    ObservedCgroup,
 };
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
@@ -51,9 +52,10 @@ pub struct CgroupPlan {
 ///
 /// A v2 `memory.max` below the present usage makes the kernel kill inside the cgroup at once
 /// (issue 141609 of Kubernetes). It follows the usage down instead, one pass at a time, and shows
-/// in `deferred` until it is there. An unknown usage defers the whole change. So much as a limit stays
-/// above what is wanted, so much does that of the cgroup right above it: who keeps to its own limit
-/// has room beside one that does not yet. That of a pod rises as much for it.
+/// in `deferred` until it is there. A limit of v1 stays as it is until then: the kernel would drop all
+/// cache, and swap out what it can, before it refuses. An unknown usage defers the whole change. So much
+/// as a limit stays above what is wanted, so much does that of the cgroup right above it: who keeps to
+/// its own limit has room beside one that does not yet. That of a pod rises as much for it.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -81,13 +83,19 @@ pub fn plan_cgroups(
             Existence::Healthy => {}
         }
         let mut down = Vec::new();
+        let mut is_memory_deferred = false;
         for (file, to) in &cgroup.files {
             let from = seen.values.get(file);
             let mut to = to.clone();
-            if file.name == "memory.max" && seen.existence != Existence::Absent {
+            // v1: never below the limit of memory alone.
+            if is_memory_deferred && file.name == "memory.memsw.limit_in_bytes" {
+                continue;
+            }
+            if file.is_memory_limit() && seen.existence != Existence::Absent {
                 let held = held.get(path).copied().unwrap_or_default();
-                let now = soften(&to, from, seen, held);
+                let now = soften(file, &to, from, seen, held);
                 if now.as_ref() != Some(&to) {
+                    is_memory_deferred = true;
                     plan.deferred.push(Deferred {
                         path: path.clone(),
                         file: file.clone(),
@@ -171,7 +179,7 @@ fn held_below(
 ) -> BTreeMap<CgroupPath, Held> {
     let mut all: BTreeMap<CgroupPath, Held> = BTreeMap::new();
     for cgroup in desired.iter().rev() {
-        let limit = cgroup.files.iter().find(|(it, _)| it.name == "memory.max");
+        let limit = cgroup.files.iter().find(|(it, _)| it.is_memory_limit());
         let seen = observed.get(&cgroup.path);
         let seen = seen.filter(|it| it.existence != Existence::Absent);
         if let (Some((file, to)), Some(seen), Some(above)) = (limit, seen, cgroup.path.parent())
@@ -179,7 +187,7 @@ fn held_below(
         {
             let from = seen.values.get(file);
             let below = all.get(&cgroup.path).copied().unwrap_or_default();
-            let now = soften(to, from, seen, below);
+            let now = soften(file, to, from, seen, below);
             let more = match now.as_ref().or(from) {
                 Some(FileValue::Limit(Limit::At(bytes))) => bytes.saturating_sub(*wanted),
                 _ => u64::MAX,
@@ -205,6 +213,7 @@ fn is_of_pod(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
 
 /// What a memory limit is to be now; `None`: it stays.
 fn soften(
+    file: &InterfaceFile,
     to: &FileValue,
     from: Option<&FileValue>,
     seen: &ObservedCgroup,
@@ -232,6 +241,10 @@ fn soften(
         true => Limit::At(room),
         false => Limit::At(room).min(most),
     };
+    // To try it would take all cache first.
+    if file.kind == FileKind::PageLimitV1 && Limit::At(in_use) > room {
+        return None;
+    }
     // Usage above the current limit is a reading in the past.
     Some(FileValue::Limit(Limit::At(in_use).min(most).max(room)))
 }

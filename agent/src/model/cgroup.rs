@@ -93,6 +93,11 @@ impl InterfaceFile {
         }
     }
 
+    /// The limit of memory, of either version.
+    pub fn is_memory_limit(&self) -> bool {
+        matches!(&*self.name, "memory.max" | "memory.limit_in_bytes")
+    }
+
     /// v2: the file that says what a cgroup has of a list, `cpuset.cpus.effective` for
     /// `cpuset.cpus` (Linux 5.0).
     pub fn effective(&self) -> String {

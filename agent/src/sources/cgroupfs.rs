@@ -171,19 +171,27 @@ impl CgroupReader {
                     observed.effective.insert(file.clone(), ids);
                 }
             }
-            if file.name == "memory.max" {
+            if file.is_memory_limit() {
+                let usage = match self.trees.unified {
+                    true => "memory.current",
+                    false => "memory.usage_in_bytes",
+                };
                 observed.memory_usage =
-                    number(dir, "memory.current").map_err(|source| failed(path, source))?;
+                    number(dir, usage).map_err(|source| failed(path, source))?;
             }
         }
         Ok(observed)
     }
 
-    /// See [`MemoryStat::clean`]. 0 where it is not known, and on v1, where the kernel refuses what it cannot do.
+    /// See [`MemoryStat::clean`]. 0 where it is not known.
     pub fn clean_memory(&self, path: &CgroupPath) -> u64 {
+        let parse = match self.trees.unified {
+            true => MemoryStat::parse_v2,
+            false => MemoryStat::parse_v1,
+        };
         let stat = self.dir(path, Controller::Memory.name()).ok();
         let stat = stat.and_then(|it| it.read_text("memory.stat").ok());
-        let stat = stat.and_then(|it| MemoryStat::parse_v2(&it).ok());
+        let stat = stat.and_then(|it| parse(&it).ok());
         stat.map_or(0, |it| it.clean())
     }
 

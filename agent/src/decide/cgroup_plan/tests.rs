@@ -188,6 +188,48 @@ fn a_memory_limit_follows_the_usage_down() {
     );
 }
 
+/// To try it costs all of its cache, with each pass.
+#[test]
+fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
+    let wanted = |memory| {
+        let resources = CgroupResources {
+            memory_and_swap_max: Some(Limit::At(memory)),
+            ..limits(memory, 100_000)
+        };
+        let rules = FileRules {
+            memory_and_swap: true,
+            ..rules(false)
+        };
+        [DesiredCgroup {
+            path: at("kubepods"),
+            files: files_for(&resources, WeightMap::Linear, &rules),
+        }]
+    };
+    let mut before = Node::default();
+    before.apply(&plan_cgroups(&wanted(100 << 20), &before.cgroups).steps);
+    let after = wanted(10 << 20);
+    let both = [
+        "kubepods memory.limit_in_bytes=10485760",
+        "kubepods memory.memsw.limit_in_bytes=10485760",
+    ];
+    for (usage, clean, expected) in [
+        (None, 0_u64, &[][..]),
+        (Some(60), 0, &[]),
+        (Some(60), 49, &[]),
+        (Some(60), 50, &both),
+        (Some(10), 0, &both),
+    ] {
+        let mut node = before.clone();
+        let seen = node.cgroups.get_mut(&at("kubepods")).unwrap();
+        seen.memory_usage = usage.map(|it: u64| it << 20);
+        seen.memory_clean = clean << 20;
+        assert_eq!(node.writes(&after), expected, "{usage:?} {clean}");
+        let plan = plan_cgroups(&after, &node.cgroups);
+        let n_deferred = usize::from(expected.is_empty());
+        assert_eq!(plan.deferred.len(), n_deferred, "{usage:?} {clean}");
+    }
+}
+
 /// Of a pod with two containers of which the first one keeps what it has, and the other one starts again meanwhile.
 #[test]
 fn a_limit_that_stays_takes_no_room_from_those_beside_it() {

@@ -76,10 +76,7 @@ const HOST_PATH_LATE: &str = "the file system of a hostPath volume has not answe
 
 /// Whether a cgroup is to have a limit of memory below what it uses.
 fn is_below_usage(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
-    let limit = wanted
-        .files
-        .iter()
-        .find(|(file, _)| file.name == "memory.max");
+    let limit = wanted.files.iter().find(|(file, _)| file.is_memory_limit());
     match (limit, seen.memory_usage) {
         (Some((_, FileValue::Limit(Limit::At(limit)))), Some(usage)) => *limit < usage,
         _ => false,
