@@ -6,8 +6,6 @@
 
 mod oom_score;
 
-use std::collections::BTreeMap;
-
 pub use self::oom_score::oom_score_adj;
 use super::pod_resources::{hugepages, memory, milli_cpu};
 use super::resource_settings::{CpuLimits, CpuPinning, MemoryQos, OomScope, ResourceSettings};
@@ -85,21 +83,26 @@ struct Basis {
 
 impl Basis {
     fn resources(&self, settings: &ResourceSettings, pinning: CpuPinning) -> CgroupResources {
+        let takes_back = settings.takes_back();
         let period = settings.cpu_period;
-        let quota = match pinning {
-            CpuPinning::Exclusive => Some(Limit::Max),
-            CpuPinning::Shared => cpu_quota(self.cpu_limit, period).map(|it| Limit::At(it.0)),
+        let limit = cpu_quota(self.cpu_limit, period).map(|it| Limit::At(it.0));
+        let quota = match (settings.cpu_limits, pinning) {
+            (CpuLimits::Enforced, CpuPinning::Exclusive) => Some(Limit::Max),
+            (CpuLimits::Enforced, CpuPinning::Shared) => limit,
+            // What it was started with before.
+            (CpuLimits::Ignored, _) => limit.filter(|_| takes_back).map(|_| Limit::Max),
         };
-        let quota = quota.filter(|_| settings.cpu_limits == CpuLimits::Enforced);
-        let mut unified = BTreeMap::new();
-        if settings.is_v2() && settings.oom_scope == OomScope::Container {
-            unified.insert("memory.oom.group".to_owned(), "1".to_owned());
-        }
+        let group = match settings.oom_scope {
+            OomScope::Container => Some("1"),
+            OomScope::Process => takes_back.then_some("0"),
+        };
+        let group = group.filter(|_| settings.is_v2());
+        let group = group.map(|it| ("memory.oom.group".to_owned(), it.to_owned()));
         CgroupResources {
             cpu_shares: Some(cpu_shares(self.cpu_request.unwrap_or(self.cpu_limit))),
             cpu_bandwidth: quota.map(|quota| CpuBandwidth { quota, period }),
             memory_max: (self.memory_limit.0 != 0).then_some(Limit::At(self.memory_limit.0)),
-            unified,
+            unified: group.into_iter().collect(),
             ..CgroupResources::default()
         }
     }

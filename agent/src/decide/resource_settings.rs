@@ -102,9 +102,14 @@ impl ResourceSettings {
         self.node.version == CgroupVersion::V2
     }
 
-    /// Protection and throttling are written even where there is none, so that a feature that was
-    /// switched off leaves nothing behind. Kubelet leaves stale values (kubernetes issue 137674).
+    /// What a setting gave is taken back where it is switched off. Kubelet leaves stale values (kubernetes issue
+    /// 137674).
+    pub fn takes_back(&self) -> bool {
+        self.compat == Compat::Ballast
+    }
+
+    /// Protection and throttling are written even where there is none.
     pub fn resets_memory_protection(&self) -> bool {
-        self.is_v2() && self.compat == Compat::Ballast
+        self.is_v2() && self.takes_back()
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::config::{Compat, ThrottlingFactor};
 use crate::decide::qos::qos_class;
@@ -63,6 +65,29 @@ fn a_pinned_container_has_its_quota_lifted_unless_quotas_are_off() {
         let container = &pod.containers[0];
         let got = container_resources(&pod, class, container, &settings, CpuPinning::Exclusive);
         assert_eq!(got.cpu_bandwidth.map(|it| it.quota), quota);
+    }
+}
+
+/// Of a container that runs when the agent is started with other settings.
+#[test]
+fn what_is_switched_off_is_taken_back() {
+    let mut v1 = settings(Compat::Ballast);
+    v1.node.version = CgroupVersion::V1;
+    for (settings, quota, group) in [
+        (settings(Compat::Ballast), Some(Limit::Max), Some("0")),
+        (settings(Compat::Kubelet), None, None),
+        (v1, Some(Limit::Max), None),
+    ] {
+        let off = ResourceSettings {
+            cpu_limits: CpuLimits::Ignored,
+            oom_scope: OomScope::Process,
+            ..settings
+        };
+        let limited = first("app {lim cpu=2 memory=1Gi}", &off);
+        assert_eq!(limited.cpu_bandwidth.map(|it| it.quota), quota);
+        let found = limited.unified.get("memory.oom.group");
+        assert_eq!(found.map(String::as_str), group);
+        assert_eq!(first("app {}", &off).cpu_bandwidth, None);
     }
 }
 
