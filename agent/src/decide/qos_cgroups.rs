@@ -76,11 +76,18 @@ pub fn qos_cgroups<'a>(
         },
     };
     protect(&mut cgroups, &sums, settings);
-    if let Some(limits) = reserved.and_then(|it| it.limits(&sums)) {
-        // A class for which nothing is left gets no memory beyond what it has: see at_least.
-        let at = |bytes| Some(Limit::At(u64::try_from(bytes).unwrap_or(0)));
-        cgroups.burstable.memory_max = at(limits.burstable);
-        cgroups.besteffort.memory_max = at(limits.besteffort);
+    match reserved.and_then(|it| it.limits(&sums)) {
+        Some(limits) => {
+            // A limit of 0 would be none: a class for which nothing is left has a page.
+            let at = |bytes: i128| Some(Limit::At(u64::try_from(bytes.max(1)).unwrap_or(u64::MAX)));
+            cgroups.burstable.memory_max = at(limits.burstable);
+            cgroups.besteffort.memory_max = at(limits.besteffort);
+        }
+        None if settings.takes_back() => {
+            cgroups.burstable.memory_max = Some(Limit::Max);
+            cgroups.besteffort.memory_max = Some(Limit::Max);
+        }
+        None => {}
     }
     cgroups
 }
@@ -194,15 +201,6 @@ impl QosReserved {
             besteffort,
         })
     }
-}
-
-/// A memory limit that is not below what is in use: lowering it further would make a v2 kernel
-/// kill, and a v1 kernel refuse.
-pub fn at_least(mut resources: CgroupResources, usage: Bytes) -> CgroupResources {
-    if let Some(Limit::At(limit)) = &mut resources.memory_max {
-        *limit = (*limit).max(usage.0);
-    }
-    resources
 }
 
 #[cfg(test)]

@@ -120,11 +120,25 @@ fn reserved_memory_is_kept_from_the_classes_below() {
     assert_eq!(got.burstable.memory_max, Some(Limit::At(13_958_643_712)));
     assert_eq!(got.besteffort.memory_max, Some(Limit::At(10_737_418_240)));
     assert_eq!(got.kubepods.memory_max, None);
-    assert_eq!(reserved(50, 0).burstable.memory_max, None);
+    // A page, once it is written.
     let nothing_left = reserved(100, 8 * GI).besteffort;
-    assert_eq!(nothing_left.memory_max, Some(Limit::At(0)));
-    assert_eq!(
-        at_least(nothing_left, Bytes(GI)).memory_max,
-        Some(Limit::At(GI))
-    );
+    assert_eq!(nothing_left.memory_max, Some(Limit::At(1)));
+}
+
+/// The limits of an agent that was started with others.
+#[test]
+fn limits_of_the_classes_are_taken_back_with_the_reservation() {
+    let without_allocatable = Some(QosReserved {
+        percent: 50,
+        allocatable: Bytes(0),
+    });
+    for reserved in [None, without_allocatable] {
+        for (compat, limit) in [(Compat::Ballast, Some(Limit::Max)), (Compat::Kubelet, None)] {
+            let got = qos_cgroups(&[], &settings(compat), reserved, &BTreeSet::new());
+            for resources in [&got.burstable, &got.besteffort] {
+                assert_eq!(resources.memory_max, limit, "{compat:?} {reserved:?}");
+            }
+            assert_eq!(got.kubepods.memory_max, None);
+        }
+    }
 }
