@@ -36,6 +36,8 @@ pub struct FileRules {
     pub swap_max: bool,
     /// The devices of a container can be restricted.
     pub devices: bool,
+    /// Processes are counted: the pids controller is there.
+    pub pids: bool,
 }
 
 impl FileRules {
@@ -49,6 +51,7 @@ impl FileRules {
             memory_and_swap: false,
             swap_max: false,
             devices: false,
+            pids: false,
         }
     }
 }
@@ -101,10 +104,7 @@ impl Files<'_> {
     }
 
     fn unified(&mut self, resources: &CgroupResources, weights: WeightMap) {
-        if let Some(limit) = resources.pids_max {
-            let limit = FileValue::Limit(at_least_one(limit));
-            self.push(Controller::Pids, "pids.max", FileKind::Limit, limit);
-        }
+        self.pids_limit(resources);
         // The swap limit first: while memory.max shrinks, nothing may flow out to swap.
         let mut others = BTreeMap::new();
         for (name, text) in &resources.unified {
@@ -195,7 +195,13 @@ impl Files<'_> {
                 quota,
             );
         }
-        if let Some(limit) = resources.pids_max {
+        self.pids_limit(resources);
+    }
+
+    /// A limit that the node cannot keep is told with the write; where there is to be none it has none.
+    fn pids_limit(&mut self, resources: &CgroupResources) {
+        let limit = resources.pids_max;
+        if let Some(limit) = limit.filter(|it| self.rules.pids || *it != Limit::Max) {
             let limit = FileValue::Limit(at_least_one(limit));
             self.push(Controller::Pids, "pids.max", FileKind::Limit, limit);
         }

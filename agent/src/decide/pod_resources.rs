@@ -49,7 +49,10 @@ pub fn pod_resources(
         }),
         cpu_bandwidth: is_cpu_limited.then(bandwidth),
         memory_max: is_memory_limited.then(memory_max),
-        pids_max: settings.pod_pids_limit.filter(|it| *it > 0).map(Limit::At),
+        pids_max: match settings.pod_pids_limit.filter(|it| *it > 0) {
+            Some(limit) => Some(Limit::At(limit)),
+            None => settings.takes_back().then_some(Limit::Max),
+        },
         hugetlb: Some(hugepages(&requests)),
         unified: protection(class, memory(&requests), settings),
         ..CgroupResources::default()

@@ -77,6 +77,7 @@ mod tests {
             memory_and_swap: false,
             swap_max: false,
             devices: false,
+            pids: true,
         }
     }
 

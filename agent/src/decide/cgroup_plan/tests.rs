@@ -18,6 +18,7 @@ fn rules(unified: bool) -> FileRules {
         memory_and_swap: false,
         swap_max: true,
         devices: true,
+        pids: true,
     }
 }
 

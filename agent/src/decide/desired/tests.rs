@@ -27,6 +27,7 @@ fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
             memory_and_swap: false,
             swap_max: true,
             devices: false,
+            pids: true,
         },
         settings: settings(Compat::Ballast),
         allocatable: NodeAllocatable::new(&machine, &Reservations::default()),
@@ -143,6 +144,29 @@ fn containers_that_nobody_places_get_back_cpus_that_they_have_lost() {
         assert_eq!(found, expected.map(|it| it.map(str::to_owned)));
         let placed = cgroup(&placement("2", CpuPinning::Exclusive));
         assert_eq!(file(&placed, cpus).unwrap(), "2");
+    }
+}
+
+#[test]
+fn a_node_that_counts_no_processes_has_no_limit_of_them_to_take_back() {
+    let pod = pod("app {}");
+    let mut plan = plan(CpuLimits::Ignored);
+    for (pids, limit, expected) in [
+        (true, None, Some("max")),
+        (false, None, None),
+        (true, Some(7), Some("7")),
+        // It is told that it cannot be kept.
+        (false, Some(7), Some("7")),
+    ] {
+        plan.rules.pids = pids;
+        plan.settings.pod_pids_limit = limit;
+        let class = QosClass::BestEffort;
+        let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, path("/kubepods/podu"));
+        assert_eq!(
+            file(&of_pod, "pids.max").as_deref(),
+            expected,
+            "{pids} {limit:?}"
+        );
     }
 }
 

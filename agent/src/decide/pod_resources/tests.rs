@@ -176,6 +176,26 @@ fn names_of_one_page_size_add_up() {
 }
 
 #[test]
+fn a_limit_of_processes_that_is_taken_out_is_taken_back() {
+    let none = Some(Limit::Max);
+    for (compat, limit, expected) in [
+        (Compat::Ballast, Some(100), Some(Limit::At(100))),
+        (Compat::Ballast, Some(0), none),
+        (Compat::Ballast, None, none),
+        (Compat::Kubelet, Some(100), Some(Limit::At(100))),
+        (Compat::Kubelet, None, None),
+    ] {
+        let settings = ResourceSettings {
+            pod_pids_limit: limit,
+            ..settings(compat)
+        };
+        let pod = pod("app {}");
+        let got = pod_resources(&pod, QosClass::BestEffort, &settings, CpuPinning::Shared);
+        assert_eq!(got.pids_max, expected, "{compat:?} {limit:?}");
+    }
+}
+
+#[test]
 fn reducing_cpu_leaves_hugepages_alone() {
     assert_eq!(reduced_cpu(Compat::Ballast).hugetlb, None);
     assert_eq!(reduced_cpu(Compat::Kubelet).hugetlb, Some(BTreeMap::new()));

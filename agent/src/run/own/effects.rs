@@ -340,6 +340,7 @@ fn cgroups(config: &Config) -> String {
         memory_and_swap: false,
         swap_max: true,
         devices: false,
+        pids: true,
     };
     let allocatable = allocatable(config);
     let facts = NodeFacts {

@@ -524,6 +524,7 @@ fn node_plan(
             false => Vec::new(),
         },
         memory_and_swap,
+        pids: node.cgroups.controllers.contains("pids"),
         // `prepare` knows the others.
         ..FileRules::plain(node.is_unified(), page_size.0)
     };
