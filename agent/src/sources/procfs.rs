@@ -30,10 +30,15 @@ pub fn capacity(root: &Root, n_cpus: u32, state_dir: &Path) -> Result<NodeCapaci
         n_cpus,
         memory: Bytes(memory),
         swap,
-        hugepages: hugepages(root, "/sys/kernel/mm/hugepages")?,
+        hugepages: hugepage_pools(root)?,
         pids: max_pids(pid_max.as_deref(), threads_max.as_deref()),
         ephemeral_storage: storage(root, state_dir)?,
     })
+}
+
+/// The huge page pools of the node. One that cannot be read is left out.
+pub fn hugepage_pools(root: &Root) -> Result<HugePages, ReadError> {
+    Ok(hugepages(root, "/sys/kernel/mm/hugepages")?)
 }
 
 /// Which node this is.

@@ -15,7 +15,7 @@ use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::NodeAllocatable;
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
-use crate::model::capacity::{NodeCapacity, is_swap_on};
+use crate::model::capacity::{HugePages, NodeCapacity, is_swap_on};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
@@ -30,7 +30,7 @@ use crate::run::amounts;
 use crate::run::check::reserved_facts;
 use crate::run::node::{Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
-use crate::sources::sysfs;
+use crate::sources::{procfs, sysfs};
 use crate::sys::{Root, Trees, syscall};
 use crate::units::Bytes;
 
@@ -209,6 +209,25 @@ impl Hands {
             went: before.difference(&online),
             fault,
         }))
+    }
+
+    /// Huge pages may have been set aside or given back; the budgets follow. False: they are as they were.
+    pub(super) fn refresh_hugepages(
+        &mut self,
+        node: &mut Node,
+        root: &Root,
+        kubelet: &KubeletConfig,
+    ) -> Result<bool, RunError> {
+        let found = procfs::hugepage_pools(root).map_err(NodeError::from)?;
+        let Some(capacity) = with_hugepages(&node.capacity, found) else {
+            return Ok(false);
+        };
+        let online = node.topology.online();
+        let topology = sysfs::topology_within(root, &online).map_err(NodeError::from)?;
+        let kubelet = &while_online(kubelet, &online);
+        self.plan.allocatable = allocatable(kubelet, &capacity)?;
+        (node.topology, node.capacity) = (topology, capacity);
+        Ok(true)
     }
 
     /// A disk may have been grown; the budgets follow. `size`: `None` where it is not known.
@@ -440,6 +459,13 @@ fn check_cgroup_root(kubelet: &KubeletConfig, trees: &Trees) -> Result<(), Setti
     Ok(())
 }
 
+/// `None`: as it was. A pool that was not found could not be read, and is as it was.
+fn with_hugepages(before: &NodeCapacity, found: HugePages) -> Option<NodeCapacity> {
+    let mut capacity = before.clone();
+    capacity.hugepages.extend(found);
+    (capacity != *before).then_some(capacity)
+}
+
 /// `None`: as it was, or not known.
 fn with_disk(before: &NodeCapacity, size: Option<Bytes>) -> Option<NodeCapacity> {
     let capacity = NodeCapacity {
@@ -570,6 +596,39 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn pods_may_have_the_huge_pages_that_are_set_aside_while_the_agent_runs() {
+        const GIB: u64 = 1 << 30;
+        let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             kubelet: {evictionHard: {memory.available: 0%}}\n";
+        let loaded = Config::from_yaml(text, None, &[]).expect("no faults");
+        let small = Bytes(2 << 20);
+        let mut capacity = NodeCapacity {
+            n_cpus: 2,
+            memory: Bytes(8 * GIB),
+            swap: None,
+            hugepages: HugePages::from([(small, 0), (Bytes(GIB), 1)]),
+            pids: None,
+            ephemeral_storage: None,
+        };
+        for (found, is_changed, amounts) in [
+            (&[(small, 0), (Bytes(GIB), 1)][..], false, [0, 1, 7]),
+            (&[(small, 512), (Bytes(GIB), 1)], true, [1, 1, 6]),
+            (&[(Bytes(GIB), 3)], true, [1, 3, 4]),
+            (&[], false, [1, 3, 4]),
+            (&[(small, 0), (Bytes(GIB), 0)], true, [0, 0, 8]),
+        ] {
+            let found: HugePages = found.iter().copied().collect();
+            let after = with_hugepages(&capacity, found);
+            assert_eq!(after.is_some(), is_changed, "{amounts:?}");
+            capacity = after.unwrap_or(capacity);
+            let budgets = allocatable(&loaded.config.kubelet, &capacity).expect("a threshold");
+            let left = budgets.node_allocatable(1);
+            let names = ["hugepages-2Mi", "hugepages-1Gi", "memory"];
+            assert_eq!(names.map(|it| left[it].value() >> 30), amounts);
+        }
+    }
 
     #[test]
     fn pods_may_have_what_a_disk_has_grown_by_and_one_that_is_not_read_is_as_it_was() {

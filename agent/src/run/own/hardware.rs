@@ -1,4 +1,4 @@
-//! What of the machine can change while the agent runs: which CPUs are online, and the size of the disk.
+//! What of the machine can change while the agent runs: which CPUs are online, huge pages, and the size of the disk.
 
 use super::hands::CpusChanged;
 use super::system_cpus::offline;
@@ -7,8 +7,8 @@ use crate::observe::chain;
 use crate::sys::Root;
 
 impl Loop {
-    /// Two files, or five on v1 where containers are placed or CPUs have moved before, unless CPUs came or went. What
-    /// cannot be read is as it was.
+    /// Two files, one for each size of huge pages, and three more on v1 where containers are placed or CPUs have moved
+    /// before, unless something has changed. What cannot be read is as it was.
     pub(super) fn look_at_hardware(&mut self) {
         let kubelet = &self.config.kubelet;
         let (node, root) = (&mut self.node, Root::host());
@@ -19,6 +19,12 @@ impl Loop {
                 self.rebuild_placement();
             }
             Err(error) => tracing::warn!(error = chain(&error), "read the CPUs again"),
+        }
+        let (node, kubelet) = (&mut self.node, &self.config.kubelet);
+        match self.hands.refresh_hugepages(node, &root, kubelet) {
+            Ok(false) => {}
+            Ok(true) => self.rebuild_placement(),
+            Err(error) => tracing::warn!(error = chain(&error), "count the huge pages again"),
         }
         let kubelet = &self.config.kubelet;
         if let Err(error) = self.hands.refresh_ancestors(&self.node, kubelet) {
