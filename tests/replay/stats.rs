@@ -463,6 +463,37 @@ fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
     Ok(())
 }
 
+/// As a runtime has it that runs its pods in machines.
+#[test]
+fn a_pod_without_processes_in_its_containers_has_the_network_of_its_own() -> Result<()> {
+    let node = Node::new(Layout::V2)?;
+    for (pid, namespace) in [(1, "host"), (5, "host"), (6, "pod"), (7, "other")] {
+        let net = format!("/proc/{pid}/net/dev");
+        node.fake
+            .link(&format!("/proc/{pid}/ns/net"), namespace)?
+            .file(
+                &net,
+                &format!("{namespace}: {pid} 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n"),
+            )?;
+    }
+    let mut reader = node.reader()?;
+    let processes = format!("{}{POD}/cgroup.procs", Layout::V2.mount("memory"));
+    for (pids, shown) in [
+        ("5\n", None),
+        ("5\n6\n", Some("pod")),
+        ("7\n5\n6\n", Some("pod")),
+        ("5\n7\n", Some("other")),
+        ("", None),
+    ] {
+        node.fake.file(&processes, pids)?;
+        let found = sweep(&mut reader, None).snapshot;
+        let network = found.pods[0].network.iter();
+        let network: Vec<_> = network.map(|it| it.name.as_str()).collect();
+        assert_eq!(network, Vec::from_iter(shown), "{pids:?}");
+    }
+    Ok(())
+}
+
 /// crun has all processes of a container below its cgroup, and systemd in one further down still.
 #[test]
 fn open_files_are_counted_wherever_the_processes_of_a_container_are() -> Result<()> {

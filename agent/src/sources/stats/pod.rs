@@ -20,13 +20,16 @@ pub(super) struct PodReader {
     known: Arc<KnownPod>,
     cgroup: CgroupReader,
     sandbox: HeldProcess,
+    /// Where nobody knows a process of the sandbox or of a container: one with the network of the pod.
+    other: HeldProcess,
     /// In the order of `known`.
     containers: Vec<ContainerReader>,
     /// The sweep that `found` is of; it grows until all containers are read, and then the pod.
     sweep: u64,
     found: Vec<ContainerStats>,
     next: usize,
-    /// Of the sandbox, or else of the first container that has one; what it was read from may be closed already.
+    /// Of the sandbox, or else of the first container that has one, or of whoever is in the cgroup of the pod. What it
+    /// was read from may be closed already.
     network: Option<Vec<InterfaceStats>>,
     whole: Option<PodStats>,
 }
@@ -44,6 +47,7 @@ impl PodReader {
         Self {
             cgroup: CgroupReader::at(known.cgroup.clone()),
             sandbox: HeldProcess::default(),
+            other: HeldProcess::default(),
             containers: known.containers.iter().map(ContainerReader::new).collect(),
             known,
             sweep: 0,
@@ -84,6 +88,7 @@ impl PodReader {
     pub(super) fn close(&mut self, cx: &mut Context) {
         self.cgroup.close(cx);
         self.sandbox.close(&mut cx.held);
+        self.other.close(&mut cx.held);
         for container in &mut self.containers {
             container.close(cx);
         }
@@ -183,18 +188,44 @@ impl PodReader {
             },
             None => Below::Unknown,
         };
+        let stats = self.cgroup.full(cx, at, below);
+        if self.network.is_none() {
+            self.network = self.other_network(cx, root, host);
+        }
         self.whole = Some(PodStats {
             pod: Arc::clone(&self.known.pod),
             qos: self.known.qos,
             id: self.cgroup.id(),
             started_at: self.known.started_at,
-            stats: self.cgroup.full(cx, at, below),
+            stats,
             network: self.network.take().unwrap_or_default(),
             ephemeral_storage: None,
             volumes: BTreeMap::new(),
             containers: std::mem::take(&mut self.found),
         });
         true
+    }
+
+    /// A runtime that runs its pods in machines has their processes in the cgroup of the pod, beside those of the
+    /// containers, and some of them in the network of the host.
+    fn other_network(
+        &mut self,
+        cx: &mut Context,
+        root: &Root,
+        host: &HostFacts,
+    ) -> Option<Vec<InterfaceStats>> {
+        let sandbox = self.known.sandbox.as_ref().and_then(|it| it.pid);
+        let mut containers = self.known.containers.iter();
+        let is_known = sandbox.is_some() || containers.any(|it| it.pid.is_some());
+        let pids = match is_known {
+            true => Vec::new(),
+            false => self.cgroup.processes(cx).unwrap_or_default(),
+        };
+        let network = self.other.search(&pids, &mut cx.held, root, host);
+        if cx.held.is_too_many_for_a_sweep() {
+            self.other.close(&mut cx.held);
+        }
+        network
     }
 
     /// What the sweep has found; disk use is not in it.

@@ -15,7 +15,7 @@ use crate::sys::{Dir, Root};
 /// How long limits are taken to stay: almost no process changes its own.
 const LIMITS_STAY: Duration = Duration::from_secs(30);
 
-/// Arbitrary: a `stat` each, some 2 us, in every sweep.
+/// Arbitrary: a `stat` or a link each, some 2 us, in every sweep.
 const MAX_COUNTED: usize = 100;
 
 /// What of the host processes are compared with.
@@ -60,6 +60,27 @@ impl HeldProcess {
             held.n += usize::from(self.0.is_some());
         }
         self.0.as_mut()
+    }
+
+    /// The network of the one that is held, if it is among `pids`, or else of the first of them that has one.
+    pub(super) fn search(
+        &mut self,
+        pids: &[u32],
+        held: &mut Held,
+        root: &Root,
+        host: &HostFacts,
+    ) -> Option<Vec<InterfaceStats>> {
+        if self.0.as_ref().is_some_and(|it| pids.contains(&it.pid))
+            && let Some(network) = self.network()
+        {
+            return Some(network);
+        }
+        self.close(held);
+        let pids = pids.iter().take(MAX_COUNTED);
+        let mut found = pids.filter_map(|pid| ProcessReader::open(root, *pid, host));
+        self.0 = found.find(|it| it.has_own_network);
+        held.n += usize::from(self.0.is_some());
+        self.network()
     }
 
     /// `None`: there is no process, its network is the host's, or it has ended.
