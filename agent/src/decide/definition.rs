@@ -51,7 +51,7 @@ fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
         && qos_class(old) == qos_class(new)
         && are_equal_but(&old.init_containers, &new.init_containers, |old, new| {
             // What it did was for those that run now.
-            is_same_process(old, new) && (old.is_sidecar || spec_hash(old) == spec_hash(new))
+            is_same_process(old, new) && (old.is_sidecar || is_same_program(old, new))
         })
         && are_equal_but(&old.containers, &new.containers, is_same_process)
         && (all_resources(old) == all_resources(new)
@@ -85,6 +85,18 @@ fn is_same_process(old: &Container, new: &Container) -> bool {
         )
     };
     old.name == new.name && of(old) == of(new)
+}
+
+/// Whether a container would be started as it was. Variables that are amounts of resources have the values of its
+/// start, as for kubelet: else each other amount would start it anew.
+pub fn is_same_program(old: &Container, new: &Container) -> bool {
+    let mut old = old.clone();
+    for (old, new) in old.env.iter_mut().zip(&new.env) {
+        if new.is_of_resources && old.name == new.name {
+            old.value.clone_from(&new.value);
+        }
+    }
+    spec_hash(&old) == spec_hash(new)
 }
 
 /// Whether a container that goes on with its pod is to be started anew, since it has another amount of a resource for

@@ -164,6 +164,9 @@ pub struct EnvVar {
     /// the host, that of the pod is the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_node_address: bool,
+    /// An amount of resources, by a `resourceFieldRef`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_resources: bool,
 }
 
 impl EnvVar {
@@ -172,6 +175,7 @@ impl EnvVar {
             name: name.into(),
             value: value.into(),
             is_node_address: false,
+            is_of_resources: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::decide::testing::pod;
-use crate::model::pod::{HostPathKind, RestartPolicy, Volume, VolumeSource};
+use crate::model::pod::{EnvVar, HostPathKind, RestartPolicy, Volume, VolumeSource};
 
 const RUNS: Standing = Standing {
     is_over: false,
@@ -110,6 +110,22 @@ fn a_container_is_started_anew_for_another_amount_where_its_policy_says_so() {
     assert!(is_restarted(&of_pod(32), &of_pod(64), "app0"));
     assert!(!is_restarted(&of_pod(32), &of_pod(32), "app0"));
     assert!(!is_restarted(&of_pod(32), &of_pod(64), "another"));
+}
+
+#[test]
+fn an_init_container_that_was_told_another_amount_has_done_its_work() {
+    let with = |value: &str| {
+        let mut pod = shop();
+        pod.init_containers[0].env = vec![EnvVar {
+            is_of_resources: true,
+            ..EnvVar::new("LIMIT", value)
+        }];
+        pod
+    };
+    assert_eq!(
+        change(&with("1"), &with("2"), RUNS),
+        in_place(&["spec.initContainers[0].env"])
+    );
 }
 
 #[test]

@@ -112,7 +112,13 @@ impl Resolver<'_> {
         if value.contains('\0') {
             found.fault(format!("{path}.value"), "must not hold a NUL byte");
         }
-        Some(EnvVar::new(name, value))
+        let from = variable.value_from.as_ref();
+        let is_of_resources =
+            from.is_some_and(|it| it.field_ref.is_none() && it.resource_field_ref.is_some());
+        Some(EnvVar {
+            is_of_resources,
+            ..EnvVar::new(name, value)
+        })
     }
 
     /// Of a pod that runs here, unless its status says otherwise.

@@ -423,7 +423,9 @@ fn a_container_without_a_limit_of_its_own_has_that_of_its_pod_in_variables() {
         ("requests.memory", "0"),
     ] {
         let pod = of(resource, both()).unwrap_or_else(|faults| panic!("{resource}: {faults:?}"));
-        assert_eq!(pod.containers[0].env[0].value, value, "{resource}");
+        let variable = &pod.containers[0].env[0];
+        assert_eq!(variable.value, value, "{resource}");
+        assert!(variable.is_of_resources, "{resource}");
     }
     for (resource, of_pod) in [
         ("limits.memory", json!({"cpu": "4", "memory": "0"})),

@@ -12,7 +12,7 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
-use crate::decide::definition::is_restarted;
+use crate::decide::definition::{is_restarted, is_same_program};
 use crate::decide::eviction::facts::priority;
 use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
@@ -291,6 +291,8 @@ impl PodEntry {
         for status in &mut self.state.containers {
             let instance = self.instances.get(&status.name);
             let container = new.all_containers().find(|it| it.name == status.name);
+            let mut before = self.state.pod.all_containers();
+            let before = before.find(|it| it.name == status.name);
             // It will be of this definition. One that the runtime has is of the earlier, and is restarted once it is known.
             if status.state == ContainerState::Starting
                 && instance.is_some_and(Instance::is_yet_to_be_started)
@@ -299,6 +301,11 @@ impl PodEntry {
                 status.spec_hash = Some(spec_hash(container));
             } else if status.state.is_alive() && is_restarted(&self.state.pod, &new, &status.name) {
                 status.spec_hash = Some(SpecHash::outdated());
+            } else if let Some((before, container)) = before.zip(container)
+                && status.spec_hash == Some(spec_hash(before))
+                && is_same_program(before, container)
+            {
+                status.spec_hash = Some(spec_hash(container));
             }
         }
         self.state.pod = new;
@@ -530,6 +537,7 @@ mod tests {
     use crate::config::Compat;
     use crate::decide::eviction::facts::pod_facts;
     use crate::decide::testing;
+    use crate::model::pod::EnvVar;
     use crate::model::time::WallTime;
 
     /// A container `app0` in its `attempt`th instance.
@@ -651,6 +659,39 @@ mod tests {
                 fields: Vec::new(),
             };
             entry.take(new, "digest".to_owned(), redefinition);
+            assert_eq!(entry.state.containers[0].spec_hash, Some(wanted), "{row}");
+        }
+    }
+
+    #[test]
+    fn a_container_goes_on_where_its_variables_tell_another_amount() {
+        let variable = |name: &str, value: &str, is_of_resources| EnvVar {
+            is_of_resources,
+            ..EnvVar::new(name, value)
+        };
+        for (row, new, goes_on) in [
+            ("of its limit", variable("LIMIT", "64", true), true),
+            ("of its own", variable("LIMIT", "64", false), false),
+            ("another one", variable("OTHER", "64", true), false),
+        ] {
+            let mut entry = entry(0);
+            let container = &mut entry.state.pod.containers[0];
+            container.env = vec![variable("LIMIT", "32", true)];
+            let before = spec_hash(container);
+            let status = &mut entry.state.containers[0];
+            status.state = ContainerState::Running {
+                started_at: Duration::ZERO,
+            };
+            status.spec_hash = Some(before.clone());
+            let mut pod = entry.state.pod.clone();
+            pod.containers[0].env = vec![new];
+            let after = spec_hash(&pod.containers[0]);
+            let redefinition = Redefinition {
+                at: WallTime::default(),
+                fields: Vec::new(),
+            };
+            entry.take(pod, "digest".to_owned(), redefinition);
+            let wanted = if goes_on { after } else { before };
             assert_eq!(entry.state.containers[0].spec_hash, Some(wanted), "{row}");
         }
     }
