@@ -87,8 +87,7 @@ pub fn plan_cgroups(
         for (file, to) in &cgroup.files {
             let from = seen.values.get(file);
             let mut to = to.clone();
-            // v1: never below the limit of memory alone.
-            if is_memory_deferred && file.name == "memory.memsw.limit_in_bytes" {
+            if is_memory_deferred && waits_for_limit(file) && is_tighter(from, &to) {
                 continue;
             }
             if file.is_memory_limit() && seen.existence != Existence::Absent {
@@ -247,6 +246,12 @@ fn soften(
     }
     // Usage above the current limit is a reading in the past.
     Some(FileValue::Limit(Limit::At(in_use).min(most).max(room)))
+}
+
+/// It goes no lower before the limit of memory is there: below what is in use all would be throttled until then, and v1
+/// has the limit of memory and swap together at that of memory at least.
+fn waits_for_limit(file: &InterfaceFile) -> bool {
+    matches!(&*file.name, "memory.high" | "memory.memsw.limit_in_bytes")
 }
 
 fn has_cgroup_below(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {

@@ -189,6 +189,37 @@ fn a_memory_limit_follows_the_usage_down() {
     );
 }
 
+/// Who is over it is throttled as long as that is so.
+#[test]
+fn throttling_begins_no_lower_before_the_limit_is_there() {
+    const MIB: u64 = 1 << 20;
+    let wanted = |memory, high: u64| {
+        let high = ("memory.high".to_owned(), (high * MIB).to_string());
+        let resources = CgroupResources {
+            unified: BTreeMap::from([high]),
+            ..limits(memory * MIB, 100_000)
+        };
+        [desired("kubepods", &resources, true)]
+    };
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&wanted(100, 90), &node.cgroups).steps);
+    let max = "kubepods memory.max=62914560";
+    node.use_memory("kubepods", 60 * MIB);
+    assert_eq!(node.writes(&wanted(10, 9)), [max]);
+    let higher = [max, "kubepods memory.high=99614720"].map(str::to_owned);
+    let found = node.writes(&wanted(10, 95));
+    assert!(found.iter().all(|it| higher.contains(it)), "{found:?}");
+    assert_eq!(found.len(), 2);
+    node.use_memory("kubepods", 5 * MIB);
+    assert_eq!(
+        node.writes(&wanted(10, 9)),
+        [
+            "kubepods memory.max=10485760",
+            "kubepods memory.high=9437184"
+        ]
+    );
+}
+
 /// To try it costs all of its cache, with each pass.
 #[test]
 fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
