@@ -227,18 +227,17 @@ pub(crate) unsafe fn copy_names(
     // SAFETY: as in `lineage`. By the helper, since the addresses of nodes are kept over the loop, which would
     // be a state of its own for each depth with types.
     unsafe {
-        let mut level = Probed::load::<u32>(cgroup, offset!(cgroup_level));
         let mut node = Probed::load::<u64>(cgroup, offset!(cgroup_kn));
         let (mut one, mut two, mut three) = (0, 0, 0);
         for _ in 0..MAX_DEPTH {
-            if level <= watch.root_level {
+            // Levels do not say so: on a node that is a container, the agent does not see those above it.
+            if Probed::load::<u64>(node as Pointer, offset!(kn_id)) == watch.root_id {
                 break;
             }
             three = two;
             two = one;
             one = node;
             node = Probed::load::<u64>(node as Pointer, offset!(kn_parent));
-            level -= 1;
         }
         let to = to.cast::<[u8; CGROUP_NAME_LEN]>();
         copy_name::<Probed>(one as Pointer, to);

@@ -370,6 +370,25 @@ fn a_kill_in_a_nested_cgroup_and_one_outside_of_the_root_are_told_apart() -> Res
     Ok(())
 }
 
+/// A node that is a container sees no levels above its own.
+#[cfg_attr(feature = "privileged", test)]
+fn names_of_a_kill_begin_below_the_root_however_deep_that_lies() -> Result<()> {
+    let root = Cgroup::root("deep")?;
+    let pod = root.child("pod")?;
+    let container = pod.child("c")?;
+    container.limit_memory(16 * MIB)?;
+    let mut watcher = Watcher::watching(WatchedRoot {
+        level: 0,
+        ..root.watched()?
+    })?;
+    wait_for_kill(&mut container.run_hog()?)?;
+    watcher.until("a kill", |it| it.kills().len() == 1)?;
+    let kill = watcher.kills()[0];
+    assert_eq!(kill.victim_cgroup, lineage(&[&pod, &container])?);
+    assert_eq!(kill.victim_names, ["pod", "c", ""]);
+    Ok(())
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn processes_are_reported_with_their_ends_and_without_their_threads() -> Result<()> {
     let root = Cgroup::root("process")?;

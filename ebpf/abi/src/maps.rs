@@ -19,7 +19,7 @@ shared! {
     pub struct Watch(24) {
         /// kernfs id; 0: no root is set, nothing is inside it.
         pub root_id: u64,
-        /// Depth of the root in its hierarchy; the hierarchy's own root has 0.
+        /// Depth of the root in its hierarchy, whose own root has 0. Less where the agent does not see what is above.
         pub root_level: u32,
         /// 0 for cgroup v2.
         pub hierarchy_id: u32,
