@@ -104,18 +104,18 @@ pub(crate) fn now() -> u64 {
     unsafe { bpf_ktime_get_boot_ns() }
 }
 
-/// `task.comm` as two words: the verifier counts every step of a byte loop.
+/// The beginning of `task.comm` as two words: the verifier counts every step of a byte loop.
 ///
 /// # Safety
 /// `task` is a `task_struct`.
 #[inline(always)]
 pub(crate) unsafe fn comm<M: Memory>(task: Pointer) -> [u64; COMM_LEN / 8] {
     let comm = offset!(task_comm);
-    // SAFETY: `comm` has 16 bytes.
+    // SAFETY: `comm` has 16 bytes at least.
     unsafe { [M::load::<u64>(task, comm), M::load::<u64>(task, comm + 8)] }
 }
 
-/// Copies `task.comm`.
+/// Copies the beginning of `task.comm`.
 ///
 /// # Safety
 /// `task` is a `task_struct`; `to` is valid for writes and aligned to 8.

@@ -3,7 +3,8 @@
 
 use crate::shared;
 
-/// `TASK_COMM_LEN`: a process name with its final NUL.
+/// What is read of the name of a process: all of it with its final NUL where the kernel's `TASK_COMM_LEN` is the same,
+/// else its beginning, which need not end with one.
 pub const COMM_LEN: usize = 16;
 
 /// The longest name of a cgroup directory that is reported whole, with its final NUL. The longest
