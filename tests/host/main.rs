@@ -34,6 +34,7 @@ mod hardware;
 mod hostile;
 mod lifecycle;
 mod limits;
+mod lockdown;
 mod look;
 mod metrics;
 mod missed;

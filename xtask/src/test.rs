@@ -8,7 +8,7 @@
 
 pub(crate) mod again;
 mod busy;
-mod host;
+pub(crate) mod host;
 pub(crate) mod programs;
 pub(crate) mod report;
 mod tested;
@@ -552,7 +552,7 @@ fn exactly(tests: Vec<String>, pass_on: &[String]) -> Vec<String> {
 
 /// The names of the tests of a program that `arguments` choose.
 fn list(program: &Path, arguments: &[String]) -> Result<Vec<String>> {
-    let mut list = Command::new(program);
+    let mut list = times::command(program);
     let list = progress::quiet(list.arg("--list").args(arguments))?;
     let names = list.lines().filter_map(|it| it.strip_suffix(": test"));
     Ok(names.map(str::to_owned).collect())

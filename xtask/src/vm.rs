@@ -12,13 +12,13 @@ mod kernels;
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::slice;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::headline;
 use crate::test::again;
+use crate::test::host;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
 use crate::test::{ONE_AT_A_TIME, check_options, times};
@@ -195,13 +195,17 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Ro
         .iter()
         .flat_map(|it| ["--skip".to_owned(), it.clone()]);
     let arguments: Vec<_> = programs.arguments.iter().cloned().chain(skipped).collect();
+    let guests = match programs.agent {
+        Some(_) => host::guests(&programs.tests, arguments)?,
+        None => vec![arguments],
+    };
     let mut output = String::new();
     let rows = table.choose(selection)?.into_iter().map(|kernel| {
         let started = Instant::now();
         headline(format_args!("kernel {}", kernel.name));
         let mut outcome = debian::kernel(kernel)
             .and_then(|unpacked| {
-                again::run(slice::from_ref(&arguments), |arguments| {
+                again::run(&guests, |arguments| {
                     let ran = guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)?;
                     output += &ran.output;
                     Ok(ran)

@@ -1,5 +1,7 @@
 //! The host tests, in two lanes: those of the gate, and those that take long.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 
 use super::again;
@@ -87,10 +89,14 @@ const ALONE: &[&str] = &["observe::privileges::with_a_state_directory_that_is_re
 /// Host tests that do to a machine what only a virtual one is for: the lane `vm` has them.
 const ONLY_IN_A_VM: &[&str] = &[
     "hardware::",
+    "lockdown::",
     "node_memory::a_node_that_runs_out_of_memory",
     "node_oom::",
     "placement::hotplug::",
 ];
+
+/// Those of them that do what cannot be undone: each has a guest of its own.
+const A_GUEST_EACH: &[&str] = &["lockdown::"];
 
 /// Whether this machine can run the others, and what tests have left on it that were ended in the middle.
 const FIRST: &str = "ability::";
@@ -190,6 +196,30 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
         .collect()
 }
 
+/// The arguments of the host tests in each guest of a kernel, where `arguments` choose among them.
+pub(crate) fn guests(tests: &Path, arguments: Vec<String>) -> Result<Vec<Vec<String>>> {
+    Ok(split(list(tests, &arguments)?, arguments))
+}
+
+/// As [`guests`], of the tests that are chosen.
+fn split(chosen: Vec<String>, arguments: Vec<String>) -> Vec<Vec<String>> {
+    let (alone, together): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|it| begins(it, A_GUEST_EACH));
+    let skipped = alone
+        .iter()
+        .flat_map(|it| ["--skip".to_owned(), it.clone()]);
+    let first: Vec<String> = arguments.iter().cloned().chain(skipped).collect();
+    // Where there is no test at all, its guest says so.
+    let has_first = !together.is_empty() || alone.is_empty();
+    let first = has_first.then_some(first);
+    let each = alone.into_iter().map(|test| {
+        let options = [ONE_AT_A_TIME].into_iter().chain(times::ARGUMENTS);
+        let test = exactly(vec![test], &arguments);
+        options.map(str::to_owned).chain(test).collect()
+    });
+    first.into_iter().chain(each).collect()
+}
+
 /// The names of the tests of `part` that `pass_on` chooses, which is all, or those with one of its words in their
 /// name; and that of the first, whatever it chooses.
 fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec<String>> {
@@ -199,6 +229,7 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
         TOGETHER,
         ALONE,
         ONLY_IN_A_VM,
+        A_GUEST_EACH,
         again::AGAIN,
         again::ONCE,
         &[FIRST],
@@ -219,4 +250,35 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
     chosen.retain(|it| !it.starts_with(FIRST));
     let first = all.into_iter().filter(|it| it.starts_with(FIRST));
     Ok(first.chain(chosen).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_undone_has_a_guest_of_its_own() {
+        let all = |it: &[&str]| -> Vec<String> { it.iter().map(|it| (*it).to_owned()).collect() };
+        let one = |test: &str| {
+            let options = ["--test-threads=1", "-Zunstable-options", "--report-time"];
+            all(&[&options[..], &["--nocapture", "--exact", test]].concat())
+        };
+        let given = all(&["--nocapture", "--skip", "top::"]);
+        let (a, b) = ("lockdown::a", "lockdown::b");
+        for (chosen, skipped, others) in [
+            (
+                &["files::c", a, b][..],
+                Some(&["--skip", a, "--skip", b][..]),
+                &[a, b][..],
+            ),
+            (&["files::c"], Some(&[][..]), &[]),
+            (&[b], None, &[b]),
+            (&[], Some(&[][..]), &[]),
+        ] {
+            let first = skipped.map(|it| [given.clone(), all(it)].concat());
+            let others = others.iter().map(|it| one(it));
+            let expected: Vec<_> = first.into_iter().chain(others).collect();
+            assert_eq!(split(all(chosen), given.clone()), expected, "{chosen:?}");
+        }
+    }
 }
