@@ -23,7 +23,8 @@ use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
 use crate::test::{ONE_AT_A_TIME, check_options, times};
 use crate::{python_grpc, setup};
-use kernels::Table;
+use guest::Cgroups;
+use kernels::{Kernel, Table};
 
 /// Run the host tests in VMs: on the default kernels, those named, or all
 ///
@@ -183,7 +184,7 @@ pub(crate) fn prepare() -> Result<Vec<String>> {
         .collect()
 }
 
-/// One row for each kernel, and the output of the tests.
+/// One row for each kernel, one more for what runs on cgroup v1 there, and the output of the tests.
 pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Row>, String)> {
     let table = Table::read()?;
     let emulator = debian::emulator(&table.emulator)?;
@@ -195,33 +196,54 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Ro
         .iter()
         .flat_map(|it| ["--skip".to_owned(), it.clone()]);
     let arguments: Vec<_> = programs.arguments.iter().cloned().chain(skipped).collect();
-    let guests = match programs.agent {
-        Some(_) => host::guests(&programs.tests, arguments)?,
-        None => vec![arguments],
+    let (guests, legacy) = match programs.agent {
+        Some(_) => (
+            host::guests(&programs.tests, arguments.clone())?,
+            host::that_begin(&programs.tests, &arguments, &table.legacy)?,
+        ),
+        None => (vec![arguments], None),
     };
+    let legacy: Vec<Vec<String>> = legacy.into_iter().collect();
     let mut output = String::new();
-    let rows = table.choose(selection)?.into_iter().map(|kernel| {
+    let mut run = |kernel: &Kernel, cgroups: Cgroups, guests: &[Vec<String>]| {
         let started = Instant::now();
-        headline(format_args!("kernel {}", kernel.name));
+        let name = match cgroups {
+            Cgroups::V1 => format!("{} on cgroup v1", kernel.name),
+            Cgroups::V2 => kernel.name.clone(),
+        };
+        headline(format_args!("kernel {name}"));
         let mut outcome = debian::kernel(kernel)
             .and_then(|unpacked| {
-                again::run(&guests, |arguments| {
-                    let ran = guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)?;
+                again::run(guests, |arguments| {
+                    let ran = guest::run(
+                        &emulator,
+                        &kernel.name,
+                        &unpacked,
+                        cgroups,
+                        programs,
+                        arguments,
+                    )?;
                     output += &ran.output;
                     Ok(ran)
                 })
             })
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-        if let (Outcome::Passed(passed), [_, ..]) = (&mut outcome, alike) {
+        if let (Outcome::Passed(passed), Cgroups::V2, [_, ..]) = (&mut outcome, cgroups, alike) {
             passed.detail += ", without those that are alike on every kernel";
         }
         Row {
-            name: format!("vm {}", kernel.name),
+            name: format!("vm {name}"),
             outcome,
             took: started.elapsed(),
         }
-    });
-    let rows: Vec<_> = rows.collect();
+    };
+    let mut rows = Vec::new();
+    for kernel in table.choose(selection)? {
+        rows.push(run(kernel, Cgroups::V2, &guests));
+        if kernel.has_legacy_memory && !legacy.is_empty() {
+            rows.push(run(kernel, Cgroups::V1, &legacy));
+        }
+    }
     ensure!(!rows.is_empty(), "no kernel chosen");
     Ok((rows, output))
 }

@@ -212,12 +212,27 @@ fn split(chosen: Vec<String>, arguments: Vec<String>) -> Vec<Vec<String>> {
     // Where there is no test at all, its guest says so.
     let has_first = !together.is_empty() || alone.is_empty();
     let first = has_first.then_some(first);
-    let each = alone.into_iter().map(|test| {
-        let options = [ONE_AT_A_TIME].into_iter().chain(times::ARGUMENTS);
-        let test = exactly(vec![test], &arguments);
-        options.map(str::to_owned).chain(test).collect()
-    });
+    let each = alone.into_iter().map(|it| of(vec![it], &arguments));
     first.into_iter().chain(each).collect()
+}
+
+/// The arguments that run those of the host tests which `arguments` choose and whose names begin with one of these.
+/// `None`: there are none.
+pub(crate) fn that_begin(
+    tests: &Path,
+    arguments: &[String],
+    with: &[String],
+) -> Result<Option<Vec<String>>> {
+    let mut chosen = list(tests, arguments)?;
+    chosen.retain(|test| with.iter().any(|it| test.starts_with(it.as_str())));
+    Ok((!chosen.is_empty()).then(|| of(chosen, arguments)))
+}
+
+/// The arguments that run these tests of those that `arguments` choose.
+fn of(tests: Vec<String>, arguments: &[String]) -> Vec<String> {
+    let options = [ONE_AT_A_TIME].into_iter().chain(times::ARGUMENTS);
+    let tests = exactly(tests, arguments);
+    options.map(str::to_owned).chain(tests).collect()
 }
 
 /// The names of the tests of `part` that `pass_on` chooses, which is all, or those with one of its words in their

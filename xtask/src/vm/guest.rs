@@ -41,6 +41,13 @@ struct Markers {
     result: String,
 }
 
+/// Where the controllers of a guest are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cgroups {
+    V1,
+    V2,
+}
+
 /// How the guest's half of a run ended.
 #[derive(Debug, PartialEq, Eq)]
 struct GuestReport {
@@ -58,6 +65,7 @@ pub(super) fn run(
     emulator: &UnpackedEmulator,
     name: &str,
     kernel: &UnpackedKernel,
+    cgroups: Cgroups,
     programs: &Programs,
     arguments: &[String],
 ) -> Result<Ran> {
@@ -65,7 +73,9 @@ pub(super) fn run(
     remove_left(&runs);
     let directory = runs.join(format!("{name}-{}", process::id()));
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
-    let ran = run_in(&directory, emulator, name, kernel, programs, arguments);
+    let ran = run_in(
+        &directory, emulator, name, kernel, cgroups, programs, arguments,
+    );
     fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
     ran
 }
@@ -90,6 +100,7 @@ fn run_in(
     emulator: &UnpackedEmulator,
     name: &str,
     kernel: &UnpackedKernel,
+    cgroups: Cgroups,
     programs: &Programs,
     arguments: &[String],
 ) -> Result<Ran> {
@@ -112,7 +123,7 @@ fn run_in(
         first_output: Some(BOOT_DEADLINE),
         end: Some(end),
     };
-    let mut command = command(emulator, kernel, &initramfs, &log);
+    let mut command = command(emulator, kernel, cgroups, &initramfs, &log);
     let finished = progress::watch(
         &format!("kernel {name}"),
         &mut command,
@@ -238,6 +249,7 @@ fn write_initramfs(
 fn command(
     emulator: &UnpackedEmulator,
     kernel: &UnpackedKernel,
+    cgroups: Cgroups,
     initramfs: &Path,
     log: &Path,
 ) -> Command {
@@ -297,10 +309,13 @@ fn command(
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(initramfs);
-    command.args([
-        "-append",
-        "console=ttyS0 panic=-1 psi=1 cgroup_no_v1=all quiet",
-    ]);
+    // What mounts the hierarchies goes by it.
+    let cgroups = match cgroups {
+        Cgroups::V1 => "",
+        Cgroups::V2 => " cgroup_no_v1=all",
+    };
+    let append = format!("console=ttyS0 panic=-1 psi=1 quiet{cgroups}");
+    command.args(["-append", &append]);
     command
 }
 

@@ -21,7 +21,17 @@ mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /var/log
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
+if grep -q cgroup_no_v1=all /proc/cmdline; then
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+else
+    mount -t tmpfs tmpfs /sys/fs/cgroup
+    for controller in blkio cpu cpuacct cpuset devices freezer hugetlb memory pids; do
+        mkdir /sys/fs/cgroup/$controller
+        mount -t cgroup -o $controller cgroup /sys/fs/cgroup/$controller
+    done
+    # As systemd has it; since Linux 5.11 there is nothing else.
+    echo 1 > /sys/fs/cgroup/memory/memory.use_hierarchy
+fi
 mount -t bpf bpf /sys/fs/bpf
 mount -t tracefs tracefs /sys/kernel/tracing
 mount -t securityfs securityfs /sys/kernel/security

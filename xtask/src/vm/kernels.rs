@@ -15,6 +15,8 @@ pub(super) struct Table {
     default: Vec<String>,
     /// Beginnings of the names of host tests that are the same on every kernel.
     pub(super) alike: Vec<String>,
+    /// The same of those that run once more on cgroup v1.
+    pub(super) legacy: Vec<String>,
     pub(super) emulator: Emulator,
     kernel: Vec<Kernel>,
 }
@@ -34,6 +36,9 @@ pub(super) struct Kernel {
     pub(super) name: String,
     /// The Debian suite whose `linux-image-cloud-amd64` is taken.
     pub(super) suite: String,
+    /// It has the memory controller of cgroup v1.
+    #[serde(default)]
+    pub(super) has_legacy_memory: bool,
 }
 
 impl Table {
@@ -88,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_are_alike_are_there() {
+    fn tests_that_are_named_are_there() {
         let table = Table::read().expect("tests/vm/kernels.toml is good");
-        for name in &table.alike {
+        for name in table.alike.iter().chain(&table.legacy) {
             let (module, test) = name.rsplit_once("::").expect("a module and a test");
             let path = format!("tests/host/{}.rs", module.replace("::", "/"));
             let text = fs::read_to_string(workspace::root().join(path)).expect("a module of tests");
@@ -100,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_default_that_is_not_in_the_table_is_refused() {
-        let text = "default = [\"9\"]\nalike = []\n[emulator]\npackage = \"q\"\nsuites = [\"s\"]\n\
+        let text = "default = [\"9\"]\nalike = []\nlegacy = []\n[emulator]\npackage = \"q\"\nsuites = [\"s\"]\n\
                     [[kernel]]\nname = \"8\"\nsuite = \"t\"\n";
         let error = Table::parse(text).expect_err("9 is not in the table");
         assert_eq!(
