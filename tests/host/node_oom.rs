@@ -53,6 +53,8 @@ struct Scene {
     kernel_kills: u64,
     /// Seconds since the epoch.
     began: f64,
+    scope: OomScope,
+    constraint: OomConstraint,
 }
 
 impl Scene {
@@ -60,6 +62,8 @@ impl Scene {
         Ok(Self {
             kernel_kills: kernel_kills()?,
             began: since_epoch()?,
+            scope: OomScope::Node,
+            constraint: OomConstraint::Global,
         })
     }
 
@@ -68,7 +72,7 @@ impl Scene {
         Ok(kernel_kills()? - self.kernel_kills)
     }
 
-    /// Every kill since then is told as one of the node's, everywhere, by `method`, and of the right container.
+    /// Every kill since then is told as one of this scope, everywhere, by `method`, and of the right container.
     fn is_told(
         &self,
         agent: &Agent,
@@ -86,25 +90,24 @@ impl Scene {
             assert_eq!(told.len() as u64, n_kernel, "{told:#?}");
             for record in &told {
                 let detail = oom_detail(record)?;
-                assert_eq!(detail.scope, OomScope::Node, "{record:#?}");
-                assert_eq!(detail.constraint, Some(OomConstraint::Global));
+                assert_eq!(detail.scope, self.scope, "{record:#?}");
+                assert_eq!(detail.constraint, Some(self.constraint));
                 assert_eq!(detail.limit, None, "{record:#?}");
                 assert!(is_right(record), "{record:#?}");
             }
             let page = scrape::page(&agent.metrics, "/metrics")?;
-            let by_scope = |scope| page.sum("ballast_oom_scope_kills_total", &[("scope", scope)]);
-            assert_eq!(by_scope("node"), n_kernel as f64);
-            assert_eq!(
-                page.sum("ballast_oom_scope_kills_total", &[]),
-                n_kernel as f64
-            );
+            let of_scope = [("scope", self.scope.as_str())];
+            for labels in [&of_scope[..], &[]] {
+                let n = page.sum("ballast_oom_scope_kills_total", labels);
+                assert_eq!(n, n_kernel as f64, "{labels:?}");
+            }
             let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
             assert_eq!(by_method, n_kernel as f64);
             assert_eq!(page.sum("ballast_oom_missed_kills_total", &[]), 0.0);
             // What `BallastNodeOom` asks: a kill of the last quarter of an hour.
             let last = "ballast_oom_last_node_kill_timestamp_seconds";
             let last = page
-                .value(last, &[("scope", "node")])
+                .value(last, &of_scope)
                 .context("the time of the last kill by the node")?;
             let now = since_epoch()?;
             ensure!(self.began <= last && now - last < 900.0, "{last} at {now}");
@@ -198,11 +201,7 @@ fn run_out_beside(test: &str, method: &str) -> Result<()> {
     leaking
         .run(&format!("exec {} {}", hog()?, leak()?))?
         .wait()?;
-    scene.is_told(&agent, method, |it| {
-        let event = &it.event;
-        let is_pod = event.pod_uid.as_ref().is_some_and(|it| it.0 == LEAK_UID);
-        is_pod && event.container_id == Some(container_id(2))
-    })?;
+    scene.is_told(&agent, method, is_of_leak)?;
     let counted = scrape::page(&agent.metrics, "/metrics")?.sum(
         "ballast_oom_kills_total",
         &[("pod_uid", LEAK_UID), ("container_id", &leaking.id)],
@@ -210,6 +209,37 @@ fn run_out_beside(test: &str, method: &str) -> Result<()> {
     assert_eq!(counted, scene.kills()? as f64);
     let steady = cgroup::dir_of("memory", &steady.path);
     assert_eq!(cgroup::procs(&steady).len(), 1);
+    drop(huge);
+    Ok(())
+}
+
+/// Of the second container of kubelet's, in the pod that leaks.
+fn is_of_leak(record: &EventRecord) -> bool {
+    let event = &record.event;
+    let is_pod = event.pod_uid.as_ref().is_some_and(|it| it.0 == LEAK_UID);
+    is_pod && event.container_id == Some(container_id(2))
+}
+
+/// A pod of somebody else that may use one NUMA node takes what is left of that one, and the other has enough.
+fn run_out_of_a_part(test: &str, method: &str) -> Result<()> {
+    let huge = HugePages::leave(500)?;
+    let tree = KubeTree::new(&test.replace('-', ""), Driver::Cgroupfs)?;
+    let mut agent = Agent::observing(test, &tree)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    check_method(&agent, method)?;
+    let leaking = tree.pod(LEAK_UID)?.container(Naming::Containerd, 2)?;
+    cgroup::write("cpuset", &leaking.path, "cpuset.mems", "0")?;
+    let scene = Scene {
+        scope: OomScope::Cpuset,
+        constraint: OomConstraint::Cpuset,
+        ..Scene::begin()?
+    };
+    let mut leaks = leaking.run_on_host(&format!("exec {} {}", hog()?, leak()?))?;
+    agent.wait_events("a kill", "oom", |it| !it.is_empty())?;
+    // Until then it is not gone for good: without the kernel's reason it is asked which nodes it may use.
+    leaks.wait()?;
+    scene.is_told(&agent, method, is_of_leak)?;
     drop(huge);
     Ok(())
 }
@@ -238,6 +268,19 @@ fn a_kill_by_the_node_in_a_pod_of_kubelet_is_told_where_the_reason_cannot_be_rea
     only_in_a_vm()?;
     let _crowd = Crowd::gather()?;
     run_out_beside("node-oom-beside-derived", "derived")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_for_a_part_of_the_numa_nodes_is_told_by_the_kernels_reason() -> Result<()> {
+    only_in_a_vm()?;
+    run_out_of_a_part("numa-oom-exact", "exact")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_for_a_part_of_the_numa_nodes_is_told_where_the_reason_cannot_be_read() -> Result<()> {
+    only_in_a_vm()?;
+    let _crowd = Crowd::gather()?;
+    run_out_of_a_part("numa-oom-derived", "derived")
 }
 
 /// The kernel takes no programs: what it has not counted before the kill says that no limit was reached.
