@@ -518,10 +518,23 @@ mod tests {
         for (victim, limit, role, is_asked) in [
             (container, None, None, Some((true, false))),
             (container, Some(pod), init(container), Some((true, false))),
-            (nested, Some(container), None, Some((true, false))),
-            (nested, Some(nested), None, None),
             (nested, Some(nested), init(container), None),
+            (
+                nested,
+                Some(container),
+                init(container),
+                Some((true, false)),
+            ),
             (pod, Some(pod), None, None),
+            // Nobody knows where the first process is: it may be there.
+            (nested, Some(container), None, Some((true, true))),
+            (nested, Some(nested), None, Some((false, true))),
+            (
+                nested,
+                Some(nested),
+                Some(NamespaceRole::Init),
+                Some((false, true)),
+            ),
             // All of it is one level below, as crun has it.
             (nested, Some(nested), init(nested), Some((false, true))),
             (nested, Some(container), init(nested), Some((true, true))),
@@ -533,7 +546,8 @@ mod tests {
             (alone, None, init(beside), Some((true, true))),
             (alone, Some(alone), init(other), None),
             // The containers of the pod share a namespace.
-            (nested, Some(container), init(other), Some((true, false))),
+            (nested, Some(container), init(other), Some((true, true))),
+            (nested, Some(nested), init(other), Some((false, true))),
             // Nobody can tell where they lie.
             (misplaced, None, init(misplaced), Some((true, false))),
             (misplaced, None, init(host), Some((true, false))),
@@ -545,9 +559,14 @@ mod tests {
                 ..oom_kill(1, victim.cgroup_id)
             };
             let attribution = index().attribute_kill(&kill);
-            let group = attribution.group(&kill);
-            let asked = group.map(|it| (it.is_whole, it.nested.is_some()));
-            assert_eq!(asked, is_asked, "{limit:?} {role:?}");
+            let asked = |is_own| {
+                let group = attribution.group(&kill, is_own)?;
+                Some((group.is_whole, group.nested.is_some()))
+            };
+            assert_eq!(asked(false), is_asked, "{limit:?} {role:?}");
+            // The first process is in the container's own cgroup.
+            let own = is_asked.filter(|it| it.0).map(|_| (true, false));
+            assert_eq!(asked(true), own, "{limit:?} {role:?}");
         }
     }
 

@@ -151,8 +151,9 @@ impl OomAttribution {
     }
 
     /// What decides whether the victim's container ended with it. `None`: it was in none, or what was full lies within
-    /// it, without its first process, and the rest of it goes on.
-    pub fn group(&self, kill: &OomKill) -> Option<OomGroup<'_>> {
+    /// it, certainly without its first process, and the rest of it goes on. `is_own`: that process was put right into the
+    /// cgroup of the container; else it may be further down.
+    pub fn group(&self, kill: &OomKill, is_own: bool) -> Option<OomGroup<'_>> {
         let container = self.victim.owner.as_ref();
         let container = container.filter(|it| it.container().is_some())?;
         let limit = self.limit.as_ref().filter(|it| !it.is_exact);
@@ -163,20 +164,20 @@ impl OomAttribution {
             _ => 3,
         };
         let way = &kill.victim_cgroup.below_root[..depth];
-        let is_below = |it: &CgroupLineage| {
-            it.below_root[..depth] == *way && !way.contains(&Some(it.cgroup_id))
-        };
+        let is_in = |it: &CgroupLineage| it.below_root[..depth] == *way;
         let limit = kill.limit_cgroup.filter(|_| is_within);
-        let nested = match kill.victim_role {
-            Some(NamespaceRole::Member { init }) if !self.victim.is_exact && is_below(&init) => {
-                Some(NestedGroup {
-                    victim: kill.victim_cgroup.cgroup_id,
-                    first: init.cgroup_id,
-                    limit: limit.map(|it| it.cgroup_id),
-                })
-            }
+        // Of a namespace that is the host's, or several containers', it is not the container's.
+        let first = match kill.victim_role {
+            Some(NamespaceRole::Member { init }) if is_in(&init) => Some(init.cgroup_id),
             _ => None,
         };
+        let is_below = first.is_none() || !way.contains(&first);
+        let is_nested = !is_own && !self.victim.is_exact && is_below;
+        let nested = is_nested.then(|| NestedGroup {
+            victim: kill.victim_cgroup.cgroup_id,
+            first,
+            limit: limit.map(|it| it.cgroup_id),
+        });
         (!is_within || nested.is_some()).then_some(OomGroup {
             container: &container.path,
             is_whole: !is_within,
@@ -189,8 +190,8 @@ impl OomAttribution {
     }
 }
 
-/// The cgroups of a container whose `memory.oom.group` takes its first process along: those between the victim's and the
-/// one that was full that have both (`mem_cgroup_get_oom_group`, mm/memcontrol.c).
+/// The cgroups of a container whose `memory.oom.group` takes its first process along, or may: those between the victim's
+/// and the one that was full that have both (`mem_cgroup_get_oom_group`, mm/memcontrol.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomGroup<'a> {
     pub container: &'a CgroupPath,
@@ -202,14 +203,14 @@ pub struct OomGroup<'a> {
     pub nested: Option<NestedGroup>,
 }
 
-/// The cgroups below that of a container which have both its first process and the victim: crun puts processes, limits
-/// and `memory.oom.group` there, and systemd, as the first process, makes more of them.
+/// The cgroups below that of a container which have the victim, and may have its first process: crun puts processes,
+/// limits and `memory.oom.group` there, and systemd, as the first process, makes more of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NestedGroup {
     /// Where the victim was.
     pub victim: CgroupId,
-    /// Where the first process is.
-    pub first: CgroupId,
+    /// Where the first process is. `None`: nobody knows.
+    pub first: Option<CgroupId>,
     /// They count up to this one. `None`: all of them.
     pub limit: Option<CgroupId>,
 }

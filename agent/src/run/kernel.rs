@@ -736,7 +736,9 @@ impl Listener {
         let age = handled
             .boottime
             .saturating_sub(Duration::from_nanos(kill.at_ns));
-        attribution.took_container = match attribution.group(kill) {
+        // Who starts containers puts their first processes into their cgroups.
+        let is_own = self.is_first.is_some();
+        attribution.took_container = match attribution.group(kill, is_own) {
             Some(group) => counts.takes(&group, age),
             None => Some(false),
         };

@@ -59,7 +59,8 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
 }
 
 /// Whether it takes all of one of the cgroups of a nested group. `None`: that of the victim or of the first process is gone
-/// or is not found, or one of them does not say.
+/// or is not found, or one of them does not say, or it takes all of one and nobody knows whether the first process is
+/// there.
 pub fn nested_goes_as_a_whole(
     trees: &Trees,
     container: &CgroupPath,
@@ -71,8 +72,13 @@ pub fn nested_goes_as_a_whole(
         let mut is_it = |it: &Dir| it.inode() == id.0;
         way(&container, LEVELS_BELOW, &mut left, &mut is_it)
     };
-    let mut groups = way_to(group.first)?;
-    groups.retain(|it| is_group(it) != Some(false));
+    let may_have_both = way_to(group.first.unwrap_or(group.victim))?.into_iter();
+    // Each with whether it does, or may.
+    let groups = may_have_both.filter_map(|it| match is_group(&it) {
+        Some(false) => None,
+        takes_all => Some((it, takes_all)),
+    });
+    let mut groups: Vec<(Dir, Option<bool>)> = groups.collect();
     if groups.is_empty() {
         return Some(false);
     }
@@ -81,9 +87,9 @@ pub fn nested_goes_as_a_whole(
         let at = of_victim.iter().position(|it| it.inode() == limit.0)?;
         of_victim.truncate(at + 1);
     }
-    groups.retain(|it| of_victim.iter().any(|other| other.inode() == it.inode()));
-    match groups.iter().any(|it| is_group(it) == Some(true)) {
-        true => Some(true),
+    groups.retain(|(it, _)| of_victim.iter().any(|other| other.inode() == it.inode()));
+    match groups.iter().any(|(_, takes_all)| takes_all.is_some()) {
+        true => group.first.map(|_| true),
         false => groups.is_empty().then_some(false),
     }
 }
@@ -371,7 +377,7 @@ mod tests {
             trees: vec![tree],
         };
         let id = |it: &str| CgroupId(Dir::open(&node.path(it)).unwrap().inode());
-        let goes = |[victim, first]: [CgroupId; 2], limit| {
+        let goes = |victim, first, limit| {
             let group = NestedGroup {
                 victim,
                 first,
@@ -381,35 +387,41 @@ mod tests {
         };
         let both = [id(SERVICE), id(INIT)];
         let alone = [id(INNER); 2];
-        for (marked, processes, limit, expected) in [
-            (&[INNER][..], both, None, Some(true)),
-            (&[INNER], both, Some(INNER), Some(true)),
-            (&[INNER], both, Some(SLICE), Some(false)),
-            (&[SLICE, SERVICE, INIT], both, None, Some(false)),
-            (&[], both, None, Some(false)),
+        // The last is of a first process of which nobody knows where it is.
+        for (marked, [victim, first], limit, expected, unknown) in [
+            (&[INNER][..], both, None, Some(true), None),
+            (&[INNER], both, Some(INNER), Some(true), None),
+            (&[INNER], both, Some(SLICE), Some(false), Some(false)),
+            (&[SLICE, SERVICE, INIT], both, None, Some(false), None),
+            (&[], both, None, Some(false), Some(false)),
             // Without systemd.
-            (&[INNER], alone, Some(INNER), Some(true)),
-            (&[], alone, Some(INNER), Some(false)),
+            (&[INNER], alone, Some(INNER), Some(true), None),
+            (&[], alone, Some(INNER), Some(false), Some(false)),
             // systemd has removed the cgroup of a service that is over.
-            (&[INNER], [GONE, id(INIT)], None, None),
-            (&[], [GONE, id(INIT)], None, Some(false)),
-            (&[INNER], [id(SERVICE), GONE], None, None),
+            (&[INNER], [GONE, id(INIT)], None, None, None),
+            (&[], [GONE, id(INIT)], None, Some(false), None),
+            (&[INNER], [id(SERVICE), GONE], None, None, None),
         ] {
             for it in [INNER, INIT, SLICE, SERVICE] {
                 let text = if marked.contains(&it) { "1\n" } else { "0\n" };
                 node.write(format!("{it}/memory.oom.group"), text);
             }
-            let found = goes(processes, limit.map(id));
-            assert_eq!(found, expected, "{marked:?} {processes:?} {limit:?}");
+            let limit = limit.map(id);
+            for (first, expected) in [(Some(first), expected), (None, unknown)] {
+                let found = goes(victim, first, limit);
+                assert_eq!(found, expected, "{marked:?} {victim:?} {first:?} {limit:?}");
+            }
         }
+        let [victim, first] = both;
+        let of_both = || goes(victim, Some(first), None);
         node.write("c/container/memory.oom.group", "?");
-        assert_eq!(goes(both, None), None, "a file that says nothing");
+        assert_eq!(of_both(), None, "a file that says nothing");
         for it in [INNER, INIT, SLICE, SERVICE] {
             fs::remove_file(node.path(format!("{it}/memory.oom.group"))).unwrap();
         }
-        assert_eq!(goes(both, None), Some(false), "memory is not accounted");
+        assert_eq!(of_both(), Some(false), "memory is not accounted");
         fs::remove_dir_all(node.path("c")).unwrap();
-        assert_eq!(goes(both, None), None, "the container is gone");
+        assert_eq!(of_both(), None, "the container is gone");
     }
 
     #[test]
