@@ -20,7 +20,8 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{
     AttributionMethod, CgroupId, CgroupLineage, NamespaceRole, OomConstraint, OomKill,
 };
-use crate::model::pod::PodUid;
+use crate::model::kube_cgroup::{self, ContainerKey};
+use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::{OomScope, PodRef};
 use crate::model::runtime_names::Identified;
 use crate::model::workload::Workload;
@@ -182,6 +183,7 @@ impl CgroupIndex {
             is_main: self.is_main(kill, &victim),
             took_container: None,
             workload: self.workload_of(&victim),
+            watched: watched(kill, &victim),
             victim,
             trigger: self.attribute(&kill.trigger_cgroup),
             pod: self.pod_of(&kill.victim_cgroup).cloned(),
@@ -350,6 +352,20 @@ fn subjects(
     })
 }
 
+/// The container whose monitor was killed: that has a cgroup of its own beside it, which nobody registers.
+fn watched(kill: &OomKill, victim: &Attributed) -> Option<ContainerKey> {
+    let owner = victim.owner.as_ref().filter(|_| !victim.is_exact)?;
+    let Level::Pod { qos, .. } = owner.level else {
+        return None;
+    };
+    // Guaranteed pods have no class above them.
+    let below_pod = match qos {
+        QosClass::Guaranteed => 1,
+        QosClass::Burstable | QosClass::BestEffort => 2,
+    };
+    kube_cgroup::monitored(&kill.victim_names[below_pod])
+}
+
 /// Whose limit made the kernel kill. A limit below a container, set by the workload itself, is the
 /// container's.
 fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
@@ -378,7 +394,6 @@ mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
     use crate::decide::testing::{api_pod, key, oom_kill, register, registered};
-    use crate::model::pod::QosClass;
 
     fn owner(level: Level) -> Owner {
         Owner {

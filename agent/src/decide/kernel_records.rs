@@ -14,7 +14,7 @@ use crate::model::event::{
 use crate::model::pod::PodUid;
 use crate::model::record::{
     CgroupDetail, Event, EventDetail, EventKind, MemorySplit, OomDetail, OomLimit, OomScope,
-    OomTrigger, OomVictim, ProcessDetail, StallDetail,
+    OomTrigger, OomVictim, ProcessDetail, StallDetail, short_id,
 };
 use crate::model::time::WallTime;
 
@@ -47,11 +47,12 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         scope,
         is_main,
         took_container,
+        watched,
         ..
     } = attribution;
     let owner = victim.owner.as_deref();
     let is_in_container = owner.is_some_and(|it| it.container().is_some());
-    let is_unknown = victim.is_of_no_pod() || victim.is_unregistered();
+    let is_unknown = attribution.is_unknown();
     let process = OomVictim {
         pid: kill.victim.pid,
         tid: kill.victim_tid,
@@ -108,12 +109,13 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         kill.victim.pid,
         kill.anon_bytes >> 20,
         limit_in_words(kill, limit.as_ref(), *scope),
-        match is_unknown {
-            true => format!(
+        match (is_unknown, watched) {
+            (true, _) => format!(
                 ", in cgroup {} of nobody known",
                 kill.victim_cgroup.cgroup_id.0
             ),
-            false => String::new(),
+            (false, Some(key)) => format!(", which watched container {}", short_id(&key.id)),
+            (false, None) => String::new(),
         },
         match is_in_container && ends_container.is_none() {
             true => "; whether its container ended with it is not known",

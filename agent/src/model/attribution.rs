@@ -131,6 +131,8 @@ pub struct OomAttribution {
     pub pod: Option<Arc<Owner>>,
     /// Of the victim's pod; `None`: it was in none, or nobody has told yet.
     pub workload: Option<Arc<Workload>>,
+    /// The container of that pod that the victim watched. `None`: none, or the kernel has not named its cgroup.
+    pub watched: Option<ContainerKey>,
     pub scope: OomScope,
     /// The victim was the first process of its container. `None`: it was in none, or nobody knows.
     pub is_main: Option<bool>,
@@ -139,6 +141,12 @@ pub struct OomAttribution {
 }
 
 impl OomAttribution {
+    /// The victim was below the cgroup of all pods, and what its cgroup is nobody knows.
+    pub fn is_unknown(&self) -> bool {
+        let victim = &self.victim;
+        self.watched.is_none() && (victim.is_of_no_pod() || victim.is_unregistered())
+    }
+
     /// Names the cgroups outside of the pods of the victim and of the limit.
     pub fn name_outside(&mut self, kill: &OomKill, path_of: impl Fn(CgroupId) -> Option<Arc<str>>) {
         let limit = self.limit.as_mut().zip(kill.limit_cgroup.as_ref());

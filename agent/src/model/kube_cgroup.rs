@@ -282,14 +282,24 @@ impl Names {
         if let Some(id) = in_scope("docker-") {
             return Some((container_key(id, Some(CgroupRuntime::Docker))?, false));
         }
+        if let Some(key) = monitored(child) {
+            return Some((key, true));
+        }
         // CRI-O makes the cgroup of a sandbox without a process by itself, and then without a suffix.
-        if let Some(name) = scope.unwrap_or(child).strip_prefix("crio-") {
-            let monitored = name.strip_prefix("conmon-");
-            let key = container_key(monitored.unwrap_or(name), Some(CgroupRuntime::CriO))?;
-            return Some((key, monitored.is_some()));
+        if let Some(id) = scope.unwrap_or(child).strip_prefix("crio-") {
+            return Some((container_key(id, Some(CgroupRuntime::CriO))?, false));
         }
         Some((container_key(child, None)?, false))
     }
+}
+
+/// The container that a program watches whose cgroup in a pod has this name.
+pub fn monitored(child: &str) -> Option<ContainerKey> {
+    let name = child.strip_suffix(SCOPE).unwrap_or(child);
+    container_key(
+        name.strip_prefix("crio-conmon-")?,
+        Some(CgroupRuntime::CriO),
+    )
 }
 
 fn container_key(id: &str, runtime: Option<CgroupRuntime>) -> Option<ContainerKey> {

@@ -443,3 +443,36 @@ fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
         assert_eq!(detail.victim.unknown_cgroup_id, shown, "{victim:?}");
     }
 }
+
+/// CRI-O's program has a cgroup of its own in the pod.
+#[test]
+fn who_watched_a_container_is_told_by_the_name_of_its_cgroup() {
+    let id = "3f1c9a4e7b2d".repeat(6)[..64].to_owned();
+    for (name, words, shown) in [
+        (
+            format!("crio-conmon-{id}.scope"),
+            ", which watched container 3f1c9a4e7b2d",
+            None,
+        ),
+        (
+            format!("crio-conmon-{id}"),
+            ", which watched container 3f1c9a4e7b2d",
+            None,
+        ),
+        (
+            "strange".to_owned(),
+            ", in cgroup 96 of nobody known",
+            Some(96),
+        ),
+    ] {
+        let mut kill = kill(IN_POD);
+        kill.victim_names = ["burstable", "pod-web", name.as_str()].map(str::to_owned);
+        let record = record_of(&kill, &index(), None);
+        assert!(record.message.ends_with(words), "{}", record.message);
+        assert_eq!(record.reason, "OomKilledInPod");
+        let Some(EventDetail::Oom(detail)) = record.detail else {
+            panic!("no detail");
+        };
+        assert_eq!(detail.victim.unknown_cgroup_id, shown, "{name}");
+    }
+}
