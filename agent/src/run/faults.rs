@@ -35,13 +35,16 @@ pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
         let field = FieldPath::of("kubelet.reservedSystemCPUs");
         warnings.push(located(field, message, &loaded.origins));
     }
-    if let Some(message) = own::isolated_at_start(&loaded.config, own_config) {
+    // What keeps it from being read is a fault, which is told by itself.
+    let node = own::find_node(&Root::host(), &loaded.config).ok();
+    let node = node.as_ref();
+    let isolated = node.and_then(|it| own::isolated_at_start(&loaded.config, own_config, it));
+    if let Some(message) = isolated {
         let field = FieldPath::of("kubelet.cpuManagerPolicy");
         warnings.push(located(field, message, &loaded.origins));
     }
     if !kubelet.eviction_soft.is_empty() {
-        let capacity = own::capacity(&loaded.config);
-        let hidden = hidden_thresholds(kubelet, capacity.as_ref());
+        let hidden = hidden_thresholds(kubelet, node.map(|it| &it.capacity));
         warnings.extend(hidden.iter().map(|it| without_effect(it, &loaded.origins)));
     }
     warnings

@@ -10,7 +10,6 @@ use super::pods::PODS;
 use super::system_cpus::while_online;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
-use crate::model::capacity::NodeCapacity;
 use crate::model::cgroup_path::CgroupPath;
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
@@ -24,9 +23,12 @@ pub(in crate::run) fn check_config(config: &Config, own: &OwnConfig) -> Result<(
 }
 
 /// What is told of isolated CPUs. `None` also where a fault, which is told by itself, keeps it from being known.
-pub(in crate::run) fn isolated_at_start(config: &Config, own: &OwnConfig) -> Option<String> {
-    let node = find_node(&Root::host(), config).ok()?;
-    let (_, settings) = settings(config, own, &node).ok()?;
+pub(in crate::run) fn isolated_at_start(
+    config: &Config,
+    own: &OwnConfig,
+    node: &Node,
+) -> Option<String> {
+    let (_, settings) = settings(config, own, node).ok()?;
     let cpu = Managers::new(&settings).ok()?.cpu?;
     isolated::shared(cpu.common(), &node.topology.isolated)
 }
@@ -123,13 +125,7 @@ fn elsewhere(config: &Config, node: &Node, wanted: &CgroupPath) -> Option<RunErr
     })
 }
 
-/// `None`: it cannot be read, which is told by itself.
-pub(in crate::run) fn capacity(config: &Config) -> Option<NodeCapacity> {
-    let node = find_node(&Root::host(), config).ok()?;
-    Some(node.capacity)
-}
-
-pub(super) fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
+pub(in crate::run) fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
     // What is wrong with the directory is told of the directory.
     let there = directories::nearest(root, &config.state_directory);
     let nodefs = there.map_or_else(|_| config.state_directory.clone(), |(there, _)| there);
