@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::missed_kills::{Cause, Missed};
 use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{
-    AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, OomKill, ProcessChange, ProcessEvent,
-    StallEvent, StallKind,
+    AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, OomConstraint, OomKill,
+    ProcessChange, ProcessEvent, Reclaim, StallEvent, StallKind,
 };
 use crate::model::pod::PodUid;
 use crate::model::record::{
@@ -93,7 +93,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             usage_bytes: kill.limit_usage_bytes,
             max_bytes: kill.limit_max_bytes,
         }),
-        constraint: kill.constraint,
+        constraint: constraint(kill),
         trigger: oom_trigger(kill, trigger),
         was_exiting: kill.was_exiting,
         handling_latency_us: handled.micros_since(kill.at_ns),
@@ -193,6 +193,13 @@ fn unknown_limit(kill: &OomKill, limit: &Attributed) -> Option<u64> {
     Some(cgroup.cgroup_id.0)
 }
 
+/// That it was a limit is known by what the task did before, where nobody has found which one.
+fn constraint(kill: &OomKill) -> Option<OomConstraint> {
+    let is_at_limit = kill.last_reclaim == Some(Reclaim::AtLimit);
+    let by_reclaim = is_at_limit.then_some(OomConstraint::Memcg);
+    kill.constraint.or(by_reclaim)
+}
+
 fn limit_in_words(kill: &OomKill, limit: Option<&Attributed>, scope: OomScope) -> String {
     let bytes = match kill.limit_max_bytes {
         Some(bytes) => format!(" of {} MiB", bytes >> 20),
@@ -208,6 +215,7 @@ fn limit_in_words(kill: &OomKill, limit: Option<&Attributed>, scope: OomScope) -
         OomScope::Other => match limit.map(|it| (it.in_root, unknown_limit(kill, it))) {
             Some((_, Some(id))) => format!("by the limit{bytes} of cgroup {id} of nobody known"),
             Some((false, None)) => format!("by a limit{bytes} outside the pods"),
+            None if constraint(kill).is_none() => "for a reason that nobody knows".into(),
             Some((true, None)) | None => format!("by a limit{bytes} of nobody known"),
         },
     }

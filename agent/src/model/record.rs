@@ -347,7 +347,7 @@ pub enum OomScope {
     Node,
     /// No memory left on the NUMA nodes that a cpuset or a memory policy allows.
     Cpuset,
-    /// A cgroup outside kubepods, or one of which nobody knows what it is.
+    /// A cgroup outside kubepods, or one of which nobody knows what it is; or nobody knows why it was.
     Other,
 }
 

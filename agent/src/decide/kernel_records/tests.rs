@@ -4,7 +4,7 @@ use crate::decide::ended::KEPT;
 use crate::decide::testing::{key, oom_kill, register, registered};
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::event::{CgroupId, CgroupLineage, OomConstraint, ProcessKey};
+use crate::model::event::{CgroupId, CgroupLineage, ProcessKey};
 use crate::model::pod::{PodUid, QosClass};
 
 const KUBEPODS: CgroupId = CgroupId(1);
@@ -206,9 +206,18 @@ fn a_kill_names_whose_limit_it_was() {
             "by a limit of nobody known",
         ),
         (
-            unlimited(None, AttributionMethod::None),
+            OomKill {
+                last_reclaim: Some(Reclaim::AtLimit),
+                ..unlimited(None, AttributionMethod::None)
+            },
             OomScope::Other,
             "by a limit of nobody known",
+        ),
+        // It may have been the node.
+        (
+            unlimited(None, AttributionMethod::None),
+            OomScope::Other,
+            "for a reason that nobody knows",
         ),
     ] {
         let record = record_of(&kill, &index(), Some(true));
@@ -435,7 +444,7 @@ fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
         (ELSEWHERE, None, ""),
     ] {
         let record = record_of(&kill(victim), &index(), None);
-        let killed = "killed java (pid 1, 64 MiB anonymous) by a limit of nobody known";
+        let killed = "killed java (pid 1, 64 MiB anonymous) for a reason that nobody knows";
         assert_eq!(record.message, format!("{killed}{words}"));
         let Some(EventDetail::Oom(detail)) = record.detail else {
             panic!("no detail");

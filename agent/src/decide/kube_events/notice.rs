@@ -127,7 +127,13 @@ fn limit(detail: &OomDetail) -> String {
         OomScope::Pod => "of its pod",
         OomScope::Qos => "of its QoS class",
         OomScope::Kubepods => "of all pods",
-        OomScope::Other => "of another cgroup",
+        OomScope::Other => match (&detail.limit, detail.constraint) {
+            (Some(_), _) => "of another cgroup",
+            (None, Some(_)) => return "a limit, nobody knows whose".to_owned(),
+            (None, None) => {
+                return "nobody knows whether it was a limit or the node".to_owned();
+            }
+        },
     };
     let limit = detail.limit.as_ref();
     let max = limit.and_then(|it| it.max_bytes).map(mib);
@@ -197,6 +203,7 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::event::OomConstraint;
     use crate::model::kube_event::DETAILS;
     use crate::model::pod::PodUid;
     use crate::model::record::tests::oom_record;
@@ -300,6 +307,23 @@ mod tests {
         assert_eq!(unnamed.len(), 1);
         let of_whom = "in 0c4e/0123456789ab, whose name nobody knows: ";
         assert!(message(&unnamed).starts_with(of_whom), "{unnamed:#?}");
+    }
+
+    #[test]
+    fn whose_limit_it_was_is_not_said_where_nobody_knows() {
+        for (constraint, words) in [
+            (
+                Some(OomConstraint::Memcg),
+                "; a limit, nobody knows whose; ",
+            ),
+            (None, "; nobody knows whether it was a limit or the node; "),
+        ] {
+            let all = told(|_, detail| {
+                (detail.scope, detail.limit) = (OomScope::Other, None);
+                detail.constraint = constraint;
+            });
+            assert!(message(&all).contains(words), "{all:?}");
+        }
     }
 
     #[test]
