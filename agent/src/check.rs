@@ -253,14 +253,24 @@ fn has_file(facts: &FactSheet, name: &str, beside: &str, since: KernelVersion) -
 
 fn cgroup_kill(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "cgroup-kill";
-    let consequence = "a pod is killed process by process, and a fork bomb takes several rounds";
-    if layout(facts).is_none_or(|it| it.layout.cgroup2_mount().is_none()) {
+    let consequence =
+        "a pod is frozen and killed process by process, and a fork bomb may take several rounds";
+    if !has_cgroup2(facts) {
         return CheckItem::degraded(NAME, "cgroup v1 has no cgroup.kill", consequence);
     }
-    if has_file(facts, "cgroup.kill", "cgroup.procs", CGROUP_KILL) {
+    if has_cgroup_kill(facts) {
         return CheckItem::ok(NAME, "cgroup.kill");
     }
     CheckItem::degraded(NAME, "no cgroup.kill", consequence).with_remedy("use Linux 5.14 or newer")
+}
+
+fn has_cgroup2(facts: &FactSheet) -> bool {
+    layout(facts).is_some_and(|it| it.layout.cgroup2_mount().is_some())
+}
+
+/// Pods have cgroups there in any case.
+fn has_cgroup_kill(facts: &FactSheet) -> bool {
+    has_cgroup2(facts) && has_file(facts, "cgroup.kill", "cgroup.procs", CGROUP_KILL)
 }
 
 fn oom_group(facts: &FactSheet) -> CheckItem {
@@ -777,7 +787,9 @@ fn loss(
             "programs are not timed, bpffs cannot be mounted, and containers do not start, because their devices \
              cannot be restricted",
         ),
-        Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
+        Capability::SysResource if is_own => Some(
+            "an oom_score_adj cannot be lowered, and a stall may wake who watches the pressure after 2 s instead of 1 s",
+        ),
         Capability::SysPtrace if is_own => Some("files of processes of other users stay closed"),
         Capability::SysPtrace => Some(
             "the network of pods is not read, files of kubelet stay closed, and it is asked for nothing, because nobody \
@@ -787,12 +799,16 @@ fn loss(
             "files of other users stay closed, OOM kills far below a container are told as the host's, and the host's without their cgroups",
         ),
         Capability::DacReadSearch => Some(
-            "files of other users stay closed, kills in pods beside the cgroup of all pods may be told as the host's, and the host's without their cgroups",
+            "files of other users stay closed, OOM kills far below a container, and in pods beside the cgroup of all pods, may \
+             be told as the host's, and the host's without their cgroups",
         ),
         Capability::Chown if is_own => Some("volumes cannot be given to the group fsGroup"),
         Capability::IpcLock if is_own => Some("the agent's own memory may be swapped out"),
         Capability::SysNice if is_own => {
             Some("who watches the pressure waits for a CPU as everybody does")
+        }
+        Capability::Kill if is_own && has_cgroup_kill(facts) => {
+            Some("containers of other users are not asked to end, and are killed after their grace")
         }
         Capability::Kill if is_own => Some("containers of other users cannot be ended"),
         Capability::SetUid | Capability::SetGid if is_own => {
@@ -883,11 +899,11 @@ fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
     let consequence = match (is_own, is_unified(facts)) {
         (true, true) => {
             "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
-             outside pods are not"
+             outside pods are not; nor is how containers end meanwhile"
         }
         (true, false) => {
             "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
-             outside pods and in cgroups that containers make are not"
+             outside pods and in cgroups that containers make are not; nor is how containers end meanwhile"
         }
         (false, true) if is_at_least(facts, GROUP_KILLS_COUNTED) => {
             "of the kills while no agent runs those are known, without their victims, whose pod is still there"

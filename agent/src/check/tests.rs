@@ -393,6 +393,39 @@ fn what_a_capability_is_for_depends_on_the_mode_and_on_the_hierarchy() {
     assert!(!lost(OWN, v2("cpu memory"), ptrace).contains("kubelet"));
 }
 
+#[test]
+fn without_the_right_to_signal_containers_end_where_the_kernel_kills_cgroups() {
+    let lost = |has_cgroup_kill: bool| {
+        consequence(OWN, "capabilities", |it| {
+            it.capabilities.as_mut().unwrap().remove(&Capability::Kill);
+            if !has_cgroup_kill {
+                it.cgroup2_files.as_mut().unwrap().remove("cgroup.kill");
+            }
+        })
+    };
+    assert!(lost(true).contains("killed after their grace"));
+    assert!(lost(false).contains("cannot be ended"));
+}
+
+#[test]
+fn without_the_right_to_find_cgroups_deep_kills_may_be_told_as_the_hosts() {
+    for mode in [OWN, OBSERVE] {
+        let text = consequence(mode, "capabilities", |it| {
+            let held = it.capabilities.as_mut().unwrap();
+            held.remove(&Capability::DacReadSearch);
+        });
+        assert!(text.contains("far below a container"), "{text}");
+    }
+}
+
+#[test]
+fn without_pins_how_containers_end_is_not_known_to_who_runs_them() {
+    for (mode, is_said) in [(OWN, true), (OBSERVE, false)] {
+        let text = consequence(mode, "bpffs", |it| it.bpffs = Bpffs::Absent);
+        assert_eq!(text.contains("how containers end"), is_said, "{text}");
+    }
+}
+
 /// What `item` says of a node that `take` has taken something from.
 fn consequence(mode: &str, item: &str, take: impl FnOnce(&mut FactSheet)) -> String {
     let mut facts = good();

@@ -190,7 +190,9 @@ impl ProgramReport {
         if helps_with_kills && !all.iter().any(Self::reports_kills) {
             return None;
         }
-        if self.tells_reasons() && !all.iter().any(Self::looks_for_limits) {
+        // Without the one nothing follows from the other.
+        let helps_with_limits = self.tells_reasons() || self.notes_reclaim();
+        if helps_with_limits && !all.iter().any(Self::looks_for_limits) {
             return None;
         }
         self.fallback
@@ -202,6 +204,11 @@ impl ProgramReport {
 
     fn tells_reasons(&self) -> bool {
         self.program.starts_with("oom_reason")
+    }
+
+    fn notes_reclaim(&self) -> bool {
+        let programs = ["oom_reclaim", "oom_direct_reclaim"];
+        programs.iter().any(|it| self.program.starts_with(it))
     }
 
     /// It runs, and notes which tasks reclaim because a cgroup is at its limit.
@@ -810,6 +817,8 @@ mod tests {
     fn what_does_the_work_of_a_program_has_to_run_itself() {
         const TEXT: &str = "something else";
         let reason = report("oom_reason", Some(TEXT));
+        let reclaim = report("oom_reclaim_raw", Some(TEXT));
+        let direct = report("oom_direct_reclaim", Some(TEXT));
         let signal = report("oom_signal", Some(TEXT));
         let refused = report("oom_victim", Some(TEXT));
         for (victim, of_reason, of_signal) in [
@@ -818,7 +827,9 @@ mod tests {
             (refused.clone(), None, None),
         ] {
             let all = [reason.clone(), signal.clone(), victim];
-            assert_eq!(reason.instead(&all), of_reason);
+            for it in [&reason, &reclaim, &direct] {
+                assert_eq!(it.instead(&all), of_reason, "{}", it.program);
+            }
             assert_eq!(signal.instead(&all), of_signal);
             assert_eq!(reason.has_stand_in(&all), of_reason.is_some());
         }

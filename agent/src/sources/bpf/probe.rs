@@ -156,7 +156,7 @@ pub(super) const DUTIES: &[Duty] = &[
         }],
         needs: &[],
         unless: None,
-        fallback: "the limiting cgroup is derived from page counters",
+        fallback: REASON_FALLBACK,
     },
     Duty {
         stream: Stream::Oom,
@@ -168,7 +168,7 @@ pub(super) const DUTIES: &[Duty] = &[
         }],
         needs: &["oom_control_memcg", "oom_control_constraint"],
         unless: None,
-        fallback: "the limiting cgroup is derived from page counters",
+        fallback: REASON_FALLBACK,
     },
     Duty {
         stream: Stream::Oom,
@@ -261,8 +261,8 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: PROCESS_NEEDS,
         unless: None,
-        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, but before \
-                   Linux 6.15 not how those ended that an earlier agent had started",
+        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, but not how \
+                   those ended that an earlier agent had started, on Linux 6.15 or newer if no agent ran then",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -306,7 +306,8 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         unless: None,
-        fallback: "not seen; in mode own a cgroup on its way out is tried again until it is empty",
+        fallback: "not seen; in mode own a cgroup on its way out is tried again until it is empty, in observe there is \
+                   no last reading of a container",
     },
     Duty {
         stream: Stream::Stall,
@@ -361,9 +362,12 @@ pub(super) const DUTIES: &[Duty] = &[
     },
 ];
 
+const REASON_FALLBACK: &str = "the limiting cgroup is derived from page counters, and that it was the node from what the \
+                               task reclaimed before; a NUMA memory policy counts as the node";
+
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit; that it was the node that \
-                                had no memory is known only from the count of tasks that had to free memory of it \
-                                within a second before (allocstall of /proc/vmstat)";
+                                had no memory is known only where no cgroup of the task is full, and from the count of \
+                                tasks that had to free memory of it within a second before (allocstall of /proc/vmstat)";
 
 pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows are looked for every minute in mode own, \
                                           every second in observe";
