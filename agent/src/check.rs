@@ -481,7 +481,7 @@ pub const NO_POD_CGROUPS: &str = "kubelet makes no cgroups for pods: its cgroups
 
 /// What is told of containers that lie beside the cgroup of all pods, which the kernel's filters leave out.
 pub const KILLS_ALONE: &str =
-    "kills are told, but no ends of processes, no stalls and no last readings of containers";
+    "kills are told, but no other events of the kernel, and no last readings of containers";
 
 /// That pods run by both drivers; `followed` is what the kernel's filters go by.
 pub fn divided(followed: &str, other: &str) -> String {
