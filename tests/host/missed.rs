@@ -111,6 +111,20 @@ fn without_programs_a_kill_is_told_at_once_and_counted() -> Result<()> {
     })
 }
 
+/// The kernel counts its only process twice, and before Linux 5.17 does not say that it did.
+#[cfg_attr(feature = "privileged", test)]
+fn without_programs_a_container_that_goes_as_a_whole_counts_its_process_once() -> Result<()> {
+    let mut agent = Agent::new("missed-group")?;
+    agent.is_without_programs = true;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    agent.put(&pod("whole", "alloc")?)?;
+    agent.wait_pod("whole", "ends", |it| has_ended(it, "greedy"))?;
+    agent.wait_pod("whole", "counts the kill", |it| it.oom_kills > 0)?;
+    thread::sleep(2 * GRACE);
+    check_counters(&agent, "whole", 1.0)
+}
+
 /// The cgroup is removed right after the kill.
 #[cfg_attr(feature = "privileged", test)]
 fn without_programs_the_kill_that_ends_a_container_is_counted() -> Result<()> {

@@ -276,7 +276,7 @@ impl KillCounts {
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
         let mut above = path.ancestors().skip(1);
         let group_kills = match count.group_kills {
-            None if goes(&path) == Some(false) => Some(0),
+            None => times_it_went(goes(&path), self.accounts().has_programs()),
             Some(0) if above.any(|it| goes(&it) == Some(true)) => None,
             known => known,
         };
@@ -469,6 +469,17 @@ impl KillCounts {
 
     fn watched(&self) -> MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How often all of a cgroup went, where the kernel does not count that: `goes` says whether it does.
+fn times_it_went(goes: Option<bool>, has_programs: bool) -> Option<u64> {
+    match (goes?, has_programs) {
+        (false, _) => Some(0),
+        // What is reported tells.
+        (true, true) => None,
+        // Nobody is left in it then, but for who may never be killed.
+        (true, false) => Some(1),
     }
 }
 
@@ -667,6 +678,21 @@ fn topmost(path: &CgroupPath) -> Option<CgroupPath> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Before Linux 5.17.
+    #[test]
+    fn where_nobody_reports_a_cgroup_that_goes_as_a_whole_went_once() {
+        for (goes, has_programs, expected) in [
+            (Some(false), true, Some(0)),
+            (Some(false), false, Some(0)),
+            (Some(true), true, None),
+            (Some(true), false, Some(1)),
+            (None, true, None),
+            (None, false, None),
+        ] {
+            assert_eq!(times_it_went(goes, has_programs), expected, "{goes:?}");
+        }
+    }
 
     #[test]
     fn a_pod_that_is_gone_does_not_stand_for_its_successor() {
