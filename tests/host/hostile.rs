@@ -13,7 +13,7 @@ use ballast::sys::unix_socket;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
-use ballast_tests::wait::patience;
+use ballast_tests::wait::{patience, until};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -21,7 +21,7 @@ use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
 use super::leave_out;
-use super::look::{end_of, is_running, pid_of};
+use super::look::{end_of, is_running, pid_of, pod_dir};
 
 /// `VmHWM`: the most that a process ever had in memory, MiB.
 fn peak_mib(pid: u32) -> Result<u64> {
@@ -279,7 +279,7 @@ struct HungDisk {
 
 impl HungDisk {
     fn mount(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path)?;
+        fs::create_dir_all(&path)?;
         let device = fs::File::options().read(true).write(true).open(FUSE)?;
         let fd = device.as_raw_fd();
         let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0");
@@ -355,6 +355,36 @@ fn a_disk_in_path_that_hangs_holds_up_no_other_start() -> Result<()> {
     for i in 0..N {
         let pod = agent.wait_pod(&waiting(i), "runs", is_running)?;
         assert_eq!(pod.containers[0].restarts, 0);
+    }
+    Ok(())
+}
+
+/// In the volume of a pod: what all pods have on the disk is measured.
+#[cfg_attr(feature = "privileged", test)]
+fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> {
+    let mut agent = Agent::new("hung-volume")?;
+    if !Path::new(FUSE).exists() {
+        leave_out("a mount that hangs: no FUSE");
+        return Ok(());
+    }
+    agent.start()?;
+    for name in ["hung", "other"] {
+        agent.put(&Manifest::new(name).container(Container::idle("app")))?;
+    }
+    agent.wait_pod("other", "runs", is_running)?;
+    let pod = agent.wait_pod("hung", "runs", is_running)?;
+    agent.stop()?;
+    let volumes = pod_dir(&agent.state(), &pod).join("volumes");
+    let _disk = HungDisk::mount(volumes.join("shared/below"))?;
+    agent.start()?;
+    for name in ["hung", "other"] {
+        until("it is measured", || {
+            let stats = agent.stats()?;
+            let pod = stats.pods.iter().find(|it| it.pod.name == name);
+            let volume = pod.and_then(|it| it.volumes.get("shared"));
+            ensure!(volume.is_some_and(|it| it.bytes.is_some()), "{name}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -5,16 +5,20 @@
 //! inode once, directories included, one file system only, no link followed. Files that are deleted
 //! and still open have no name and are not seen (see `deleted_files`).
 //!
-//! Invariant: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
-//! most [`MAX_LINKED`] inodes, whatever it meets.
+//! Invariants: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
+//! most [`MAX_LINKED`] inodes, whatever it meets. What is mounted below its directory is asked
+//! nothing: whoever serves it may be away.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, makedev, open, openat2,
+    statx,
+};
 use rustix::io::Errno;
 
 use crate::model::eviction::DiskUse;
@@ -31,6 +35,16 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
+
+/// Of the same mount (Linux 5.6).
+const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// Attributes that the kernel has, of the name itself.
+const AS_KNOWN: AtFlags = AtFlags::SYMLINK_NOFOLLOW
+    .union(AtFlags::NO_AUTOMOUNT)
+    .union(AtFlags::STATX_DONT_SYNC);
 
 /// A directory tree as it was walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +161,8 @@ impl DiskUses {
 #[derive(Debug)]
 pub struct Walk {
     device: u64,
+    /// Its id (Linux 5.8).
+    mount: u64,
     /// From the top down; the last one is being read.
     stack: Vec<Dir>,
     deferred: Vec<OwnedFd>,
@@ -163,6 +179,7 @@ impl Walk {
     pub fn begin(path: &Path) -> Self {
         let mut walk = Self {
             device: 0,
+            mount: 0,
             stack: Vec::new(),
             deferred: Vec::new(),
             linked: HashSet::new(),
@@ -174,8 +191,9 @@ impl Walk {
         let Ok(dir) = open(path, DIRECTORY, Mode::empty()) else {
             return walk;
         };
-        if let Ok(stat) = fstat(&dir) {
-            walk.device = stat.st_dev;
+        if let Ok(stat) = attributes(&dir) {
+            walk.device = device(&stat);
+            walk.mount = stat.stx_mnt_id;
             walk.has_begun = true;
             walk.count(&stat);
             walk.enter(dir);
@@ -240,42 +258,51 @@ impl Walk {
         let Some(Ok(dir)) = self.stack.last().map(Dir::fd) else {
             return;
         };
-        let found = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(|stat| {
-            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if !is_dir || stat.st_dev != self.device {
+        let found = statx(dir, name, AS_KNOWN, StatxFlags::BASIC_STATS).and_then(|stat| {
+            if !is_dir(&stat) || !self.has(&stat) {
                 return Ok((stat, None));
             }
             // What is opened is what counts: it may have been replaced since.
-            let dir = openat(dir, name, DIRECTORY, Mode::empty())?;
-            Ok((fstat(&dir)?, Some(dir)))
+            let dir = openat2(dir, name, DIRECTORY, Mode::empty(), SAME_MOUNT)?;
+            Ok((attributes(&dir)?, Some(dir)))
         });
         match found {
-            // Another file system is mounted here; it is no part of the tree.
-            Ok((stat, _)) if stat.st_dev != self.device => {}
+            // Something else is mounted here; it is no part of the tree.
+            Ok((stat, _)) if !self.has(&stat) => {}
             Ok((stat, dir)) => {
                 self.count(&stat);
                 if let Some(dir) = dir {
                     self.enter(dir);
                 }
             }
-            Err(error) => self.is_complete &= is_gone(error),
+            Err(error) => {
+                // A mount of FUSE tells nobody but its owner more than that it is one.
+                let is_mount = || {
+                    let stat = statx(dir, name, AS_KNOWN, StatxFlags::empty());
+                    stat.is_ok_and(|it| it.stx_mnt_id != self.mount)
+                };
+                self.is_complete &= is_gone(error) || is_mount();
+            }
         }
     }
 
-    fn count(&mut self, stat: &Stat) {
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if stat.st_nlink > 1 && !is_dir {
-            if self.linked.contains(&stat.st_ino) {
+    fn has(&self, stat: &Statx) -> bool {
+        stat.stx_mnt_id == self.mount && device(stat) == self.device
+    }
+
+    fn count(&mut self, stat: &Statx) {
+        if stat.stx_nlink > 1 && !is_dir(stat) {
+            if self.linked.contains(&stat.stx_ino) {
                 return;
             }
             if self.linked.len() == MAX_LINKED {
                 self.is_complete = false;
                 return;
             }
-            self.linked.insert(stat.st_ino);
+            self.linked.insert(stat.stx_ino);
         }
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
+        let bytes = stat.stx_blocks.saturating_mul(512);
+        self.bytes = self.bytes.saturating_add(bytes);
         self.inodes = self.inodes.saturating_add(1);
     }
 
@@ -293,11 +320,24 @@ impl Walk {
     }
 }
 
-/// It went away, or was replaced by something else, between two looks: no more part of the tree.
+fn attributes(dir: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AS_KNOWN | AtFlags::EMPTY_PATH;
+    statx(dir, c"", flags, StatxFlags::BASIC_STATS)
+}
+
+fn device(stat: &Statx) -> u64 {
+    makedev(stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+fn is_dir(stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
+}
+
+/// It went away, was replaced by something else or mounted over, between two looks: no more part of the tree.
 fn is_gone(error: Errno) -> bool {
     matches!(
         error,
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::XDEV
     )
 }
 
