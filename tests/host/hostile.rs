@@ -359,7 +359,7 @@ fn a_disk_in_path_that_hangs_holds_up_no_other_start() -> Result<()> {
     Ok(())
 }
 
-/// In the volume of a pod: what all pods have on the disk is measured.
+/// In a volume of a pod and over another one: what all pods have on the disk is measured.
 #[cfg_attr(feature = "privileged", test)]
 fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> {
     let mut agent = Agent::new("hung-volume")?;
@@ -368,14 +368,26 @@ fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> 
         return Ok(());
     }
     agent.start()?;
-    for name in ["hung", "other"] {
-        agent.put(&Manifest::new(name).container(Container::idle("app")))?;
-    }
+    let volumes = json!([
+        {"name": "covered", "emptyDir": {}},
+        {"name": "in-memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "shared", "emptyDir": {}},
+    ]);
+    let app = || Container::idle("app");
+    agent.put(
+        &Manifest::new("hung")
+            .with("volumes", volumes)
+            .container(app()),
+    )?;
+    agent.put(&Manifest::new("other").container(app()))?;
     agent.wait_pod("other", "runs", is_running)?;
     let pod = agent.wait_pod("hung", "runs", is_running)?;
     agent.stop()?;
     let volumes = pod_dir(&agent.state(), &pod).join("volumes");
-    let _disk = HungDisk::mount(volumes.join("shared/below"))?;
+    let _disks = ["covered", "in-memory", "shared/below"]
+        .map(|it| HungDisk::mount(volumes.join(it)))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
     agent.start()?;
     for name in ["hung", "other"] {
         until("it is measured", || {
@@ -386,5 +398,10 @@ fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> 
             Ok(())
         })?;
     }
-    Ok(())
+    agent.remove_pod("hung")?;
+    agent.wait_for("nothing of it is left", || {
+        let mut left = fs::read_dir(agent.state().join("pods"))?;
+        let is_of_it = |name: &str| name.contains(&pod.uid.0);
+        Ok(!left.any(|it| it.is_ok_and(|it| it.file_name().to_str().is_some_and(is_of_it))))
+    })
 }

@@ -6,7 +6,7 @@
 //! and still open have no name and are not seen (see `deleted_files`).
 //!
 //! Invariants: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
-//! most [`MAX_LINKED`] inodes, whatever it meets. What is mounted below its directory is asked
+//! most [`MAX_LINKED`] inodes, whatever it meets. What is mounted in a tree, or over it, is asked
 //! nothing: whoever serves it may be away.
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, makedev, open, openat2,
-    statx,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, makedev, open, openat,
+    openat2, statx,
 };
 use rustix::io::Errno;
 
 use crate::model::eviction::DiskUse;
+use crate::sources::mounts;
 use crate::sys::Root;
 
 /// Levels that are walked at once, with a descriptor each.
@@ -36,6 +37,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// A directory that is looked up and not opened: its file system is asked nothing.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// Of the same mount (Linux 5.6).
 const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
@@ -45,6 +49,74 @@ const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
 const AS_KNOWN: AtFlags = AtFlags::SYMLINK_NOFOLLOW
     .union(AtFlags::NO_AUTOMOUNT)
     .union(AtFlags::STATX_DONT_SYNC);
+
+/// A directory tree to be measured. Paths are absolute in the node.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub path: PathBuf,
+    /// Whoever fills the tree mounts nothing on this directory nor above it; links are followed so far.
+    pub above: PathBuf,
+    /// A volume in memory: what is mounted on it is the tree.
+    pub is_in_memory: bool,
+}
+
+impl Tree {
+    /// `None`: it is not there, or something else is mounted over it.
+    pub fn place(&self, root: &Root) -> Option<Place> {
+        let below = self.path.strip_prefix(&self.above).ok()?;
+        let above = root.path(&self.above);
+        match self.is_in_memory {
+            true => Place::in_memory(root, &above, below),
+            false => Place::below(&above, below),
+        }
+    }
+}
+
+/// A directory that can be walked.
+#[derive(Debug)]
+pub struct Place {
+    fd: OwnedFd,
+    device: u64,
+    /// The id of its mount (Linux 5.8).
+    mount: u64,
+}
+
+impl Place {
+    /// At a path of this process; a link in its last place is not followed. `None`: no directory is there.
+    pub fn at(path: &Path) -> Option<Self> {
+        Self::of(open(path, PLACE, Mode::empty()).ok()?)
+    }
+
+    /// As [`Self::at`], with no link and no mount between the two.
+    fn below(above: &Path, path: &Path) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = open(above, flags, Mode::empty()).ok()?;
+        let path = Path::new(".").join(path);
+        Self::of(openat2(&above, &path, PLACE, Mode::empty(), SAME_MOUNT).ok()?)
+    }
+
+    /// The same with memory mounted on it, or nothing.
+    fn in_memory(root: &Root, above: &Path, path: &Path) -> Option<Self> {
+        let parent = Self::below(above, path.parent()?)?;
+        let place = Self::of(openat(&parent.fd, path.file_name()?, PLACE, Mode::empty()).ok()?)?;
+        let is_tmpfs = || mounts::type_of(root, place.device).is_some_and(|it| it == "tmpfs");
+        (place.mount == parent.mount || is_tmpfs()).then_some(place)
+    }
+
+    fn of(fd: OwnedFd) -> Option<Self> {
+        let stat = attributes(&fd).ok().filter(is_dir)?;
+        Some(Self {
+            fd,
+            device: device(&stat),
+            mount: stat.stx_mnt_id,
+        })
+    }
+
+    /// Of its file system.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+}
 
 /// A directory tree as it was walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +141,18 @@ pub struct Stepped {
 #[derive(Debug)]
 pub struct DiskUses {
     root: Root,
-    trees: BTreeMap<PathBuf, Option<Measured>>,
+    trees: BTreeMap<PathBuf, Kept>,
     /// The tree that is being walked, and since when.
     current: Option<(PathBuf, Walk, Duration)>,
 }
 
+#[derive(Debug)]
+struct Kept {
+    tree: Tree,
+    measured: Option<Measured>,
+}
+
 impl DiskUses {
-    /// Paths are absolute in the node.
     pub fn new(root: &Root) -> Self {
         Self {
             root: root.clone(),
@@ -85,13 +162,13 @@ impl DiskUses {
     }
 
     /// Measures exactly these trees from now on.
-    pub fn keep(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+    pub fn keep(&mut self, trees: impl IntoIterator<Item = Tree>) {
         let mut before = std::mem::take(&mut self.trees);
-        self.trees = paths
+        self.trees = trees
             .into_iter()
-            .map(|path| {
-                let measured = before.remove(&path).flatten();
-                (path, measured)
+            .map(|tree| {
+                let measured = before.remove(&tree.path).and_then(|it| it.measured);
+                (tree.path.clone(), Kept { tree, measured })
             })
             .collect();
         if matches!(&self.current, Some((path, ..)) if !self.trees.contains_key(path)) {
@@ -115,8 +192,9 @@ impl DiskUses {
             // A tree without a single entry is some work too.
             left -= walk.step(left).max(1);
             if walk.is_done() {
-                let measured = walk.measured(began);
-                self.trees.insert(path, Some(measured));
+                if let Some(kept) = self.trees.get_mut(&path) {
+                    kept.measured = Some(walk.measured(began));
+                }
                 n_measured += 1;
             } else {
                 self.current = Some((path, walk, began));
@@ -130,13 +208,12 @@ impl DiskUses {
 
     /// The last complete look at a tree; `None` before the first, and where there is no directory.
     pub fn get(&self, path: &Path) -> Option<Measured> {
-        self.trees.get(path).copied().flatten()
+        self.trees.get(path)?.measured
     }
 
     /// When the oldest measure was begun; `None` while a tree has none, and without trees.
     pub fn oldest(&self) -> Option<Duration> {
-        let measured = self.trees.values().map(|it| it.map(|it| it.at));
-        measured.min().flatten()
+        self.trees.values().map(Kept::age).min().flatten()
     }
 
     /// The tree whose measure is the oldest.
@@ -145,15 +222,18 @@ impl DiskUses {
         at: Duration,
         measured_before: Duration,
     ) -> Option<(PathBuf, Walk, Duration)> {
-        let age = |measured: &Option<Measured>| measured.map(|it| it.at);
-        let (path, _) = self
-            .trees
-            .iter()
-            .filter(|(_, it)| age(it).is_none_or(|at| at < measured_before))
-            .min_by_key(|(_, it)| age(it))?;
-        let path = path.clone();
-        let walk = Walk::begin(&self.root.path(&path));
-        Some((path, walk, at))
+        let due = self.trees.values();
+        let due = due.filter(|it| it.age().is_none_or(|at| at < measured_before));
+        let tree = due.min_by_key(|it| it.age())?.tree.clone();
+        let walk = Walk::begin(tree.place(&self.root));
+        Some((tree.path, walk, at))
+    }
+}
+
+impl Kept {
+    /// When its measure was begun.
+    fn age(&self) -> Option<Duration> {
+        self.measured.map(|it| it.at)
     }
 }
 
@@ -161,7 +241,6 @@ impl DiskUses {
 #[derive(Debug)]
 pub struct Walk {
     device: u64,
-    /// Its id (Linux 5.8).
     mount: u64,
     /// From the top down; the last one is being read.
     stack: Vec<Dir>,
@@ -175,8 +254,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Of the directory at a path of this process; a link in its last place is not followed.
-    pub fn begin(path: &Path) -> Self {
+    pub fn begin(place: Option<Place>) -> Self {
         let mut walk = Self {
             device: 0,
             mount: 0,
@@ -188,22 +266,21 @@ impl Walk {
             has_begun: false,
             is_complete: true,
         };
-        let Ok(dir) = open(path, DIRECTORY, Mode::empty()) else {
+        let Some(place) = place else {
+            return walk;
+        };
+        // What is mounted over the place by now is not come to by this name.
+        let Ok(dir) = openat(&place.fd, ".", DIRECTORY, Mode::empty()) else {
             return walk;
         };
         if let Ok(stat) = attributes(&dir) {
-            walk.device = device(&stat);
-            walk.mount = stat.stx_mnt_id;
+            walk.device = place.device;
+            walk.mount = place.mount;
             walk.has_begun = true;
             walk.count(&stat);
             walk.enter(dir);
         }
         walk
-    }
-
-    /// Of the file system that is walked. `None`: there is no directory to walk.
-    pub fn device(&self) -> Option<u64> {
-        self.has_begun.then_some(self.device)
     }
 
     pub fn is_done(&self) -> bool {

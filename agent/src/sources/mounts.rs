@@ -95,10 +95,21 @@ pub fn init_has(root: &Root, device: u64) -> bool {
     let Ok(text) = root.read_text("/proc/1/mountinfo") else {
         return true;
     };
+    line_of(&text, device).is_some()
+}
+
+/// What kind of filesystem this process has mounted, by the table of mounts: it is asked nothing itself.
+pub fn type_of(root: &Root, device: u64) -> Option<String> {
+    let text = root.read_text("/proc/self/mountinfo").ok()?;
+    let (_, filesystem) = line_of(&text, device)?.split_once(" - ")?;
+    filesystem.split(' ').next().map(str::to_owned)
+}
+
+/// The first mount of a filesystem: "36 35 98:0 / /mnt rw - ext4 ...", proc_pid_mountinfo(5).
+fn line_of(text: &str, device: u64) -> Option<&str> {
     let device = format!("{}:{}", stat::major(device), stat::minor(device));
-    // "36 35 98:0 / /mnt rw - ...", proc_pid_mountinfo(5).
     text.lines()
-        .any(|it| it.split(' ').nth(2) == Some(device.as_str()))
+        .find(|it| it.split(' ').nth(2) == Some(device.as_str()))
 }
 
 /// Opens every hierarchy; on a hybrid node the v2 mount too, as the tree without controllers.

@@ -83,9 +83,14 @@ impl Candidate {
 
     /// Files in some of its volumes hold memory of the node, whether it has processes or not.
     pub(super) fn has_volumes_in_memory(&self) -> bool {
-        let facts = || self.facts.volumes.iter();
         let mut volumes = self.volumes.iter();
-        volumes.any(|(name, _)| facts().any(|it| it.name == *name && !it.is_local))
+        volumes.any(|(name, _)| self.is_volume_in_memory(name))
+    }
+
+    /// Of `volumes`.
+    pub(super) fn is_volume_in_memory(&self, name: &str) -> bool {
+        let mut facts = self.facts.volumes.iter();
+        facts.any(|it| it.name == name && !it.is_local)
     }
 
     fn of(entry: &PodEntry, facts: &Arc<PodFacts>, paths: &StatePaths) -> Self {

@@ -11,9 +11,9 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use super::*;
 use crate::sys::scratch::Scratch;
 
-struct Tree(Scratch);
+struct Files(Scratch);
 
-impl Tree {
+impl Files {
     fn new(name: &str) -> Self {
         Self(Scratch::new(name))
     }
@@ -28,7 +28,7 @@ impl Tree {
     }
 
     fn walked(&self, n_entries: usize) -> Measured {
-        let mut walk = Walk::begin(self.0.directory());
+        let mut walk = Walk::begin(Place::at(self.0.directory()));
         let mut n_steps = 0;
         while !walk.is_done() {
             assert!(walk.step(n_entries) <= n_entries);
@@ -48,7 +48,7 @@ fn blocks(paths: &[&Path]) -> u64 {
 
 #[test]
 fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
-    let tree = Tree::new("once");
+    let tree = Files::new("once");
     let large = tree.file("a/large", 100_000);
     let small = tree.file("a/b/c/small", 1);
     fs::hard_link(&large, tree.0.path("a/b/again")).unwrap();
@@ -76,7 +76,7 @@ fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
 
 #[test]
 fn a_deep_tree_is_walked_to_its_end() {
-    let tree = Tree::new("deep");
+    let tree = Files::new("deep");
     let mut path = tree.0.directory().to_owned();
     for _ in 0..300 {
         path.push("d");
@@ -91,7 +91,7 @@ fn a_deep_tree_is_walked_to_its_end() {
 
 #[test]
 fn a_tree_beyond_the_bounds_is_at_least_as_large() {
-    let tree = Tree::new("wide");
+    let tree = Files::new("wide");
     let mut path = tree.0.directory().to_owned();
     for _ in 0..MAX_DEPTH - 1 {
         path.push("d");
@@ -111,11 +111,11 @@ fn a_tree_beyond_the_bounds_is_at_least_as_large() {
 
 #[test]
 fn what_is_deleted_under_the_walk_is_no_fault() {
-    let tree = Tree::new("deleted");
+    let tree = Files::new("deleted");
     for n in 0..50 {
         tree.file(&format!("{n}/file"), 1);
     }
-    let mut walk = Walk::begin(tree.0.directory());
+    let mut walk = Walk::begin(Place::at(tree.0.directory()));
     walk.step(5);
     fs::remove_dir_all(tree.0.directory()).unwrap();
     while !walk.is_done() {
@@ -128,12 +128,12 @@ fn what_is_deleted_under_the_walk_is_no_fault() {
 
 #[test]
 fn nothing_is_measured_where_there_is_no_directory() {
-    let tree = Tree::new("absent");
+    let tree = Files::new("absent");
     let file = tree.file("file", 1);
     let link = tree.0.path("link");
     symlink(tree.0.directory(), &link).unwrap();
     for path in [tree.0.path("absent"), file, link] {
-        let walk = Walk::begin(&path);
+        let walk = Walk::begin(Place::at(&path));
         assert!(walk.is_done());
         let found = walk.measured(Duration::ZERO);
         assert_eq!(found.disk_use, DiskUse::default(), "{}", path.display());
@@ -141,9 +141,35 @@ fn nothing_is_measured_where_there_is_no_directory() {
     }
 }
 
+/// As procfs is wherever there is one.
+#[test]
+fn what_is_mounted_over_a_tree_or_above_it_is_no_part_of_it() {
+    let is_there = |path: &Path, above: &Path, is_in_memory| {
+        let tree = Tree {
+            path: path.to_owned(),
+            above: above.to_owned(),
+            is_in_memory,
+        };
+        tree.place(&Root::host()).is_some()
+    };
+    let (root, proc) = (Path::new("/"), Path::new("/proc"));
+    let process = proc.join(std::process::id().to_string());
+    for is_in_memory in [false, true] {
+        assert!(!is_there(proc, root, is_in_memory));
+        assert!(!is_there(&process, root, is_in_memory));
+        assert!(is_there(&process, proc, is_in_memory));
+    }
+    let tree = Files::new("link");
+    fs::create_dir_all(tree.0.path("pods/uid/volumes")).unwrap();
+    symlink("uid", tree.0.path("pods/link")).unwrap();
+    let pods = tree.0.path("pods");
+    assert!(is_there(&pods.join("uid/volumes"), &pods, false));
+    assert!(!is_there(&pods.join("link/volumes"), &pods, false));
+}
+
 #[test]
 fn trees_are_measured_in_turn_within_the_budget() {
-    let tree = Tree::new("turn");
+    let tree = Files::new("turn");
     for name in ["a", "b"] {
         for n in 0..10 {
             tree.file(&format!("{name}/{n}"), 1);
@@ -152,7 +178,12 @@ fn trees_are_measured_in_turn_within_the_budget() {
     let at = Duration::from_secs;
     let mut uses = DiskUses::new(&Root::at(tree.0.directory()));
     let [a, b, absent] = ["/a", "/b", "/absent"].map(PathBuf::from);
-    uses.keep([a.clone(), b.clone(), absent.clone()]);
+    let tree_at = |path: &PathBuf| Tree {
+        path: path.clone(),
+        above: PathBuf::from("/"),
+        is_in_memory: false,
+    };
+    uses.keep([&a, &b, &absent].map(tree_at));
     let stepped = |has_more, n_measured| Stepped {
         has_more,
         n_measured,
@@ -178,7 +209,7 @@ fn trees_are_measured_in_turn_within_the_budget() {
     // Nothing is due; then the oldest first; what is not kept is forgotten.
     assert_eq!(uses.step(1000, at(60), at(1)), stepped(false, 0));
     tree.file("a/more", 1);
-    uses.keep([a.clone(), b.clone()]);
+    uses.keep([&a, &b].map(tree_at));
     assert_eq!(uses.step(1000, at(60), at(60)), stepped(false, 2));
     assert_eq!(inodes(&uses, &a), Some(Some(12)));
     assert_eq!(uses.get(&b).unwrap().at, at(60));

@@ -16,7 +16,7 @@ use ballast::model::eviction::{
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::quantity::{Format, Quantity};
 use ballast::model::record::PodRef;
-use ballast::sources::disk_use::Walk;
+use ballast::sources::disk_use::{Place, Walk};
 use ballast::sources::mounts;
 use ballast::sources::node_reading::NodeReader;
 use ballast::sources::stats::{StatsReader, Wanted};
@@ -337,7 +337,7 @@ fn reap() {
 }
 
 fn disk_use(volume: &Path) -> DiskUse {
-    let mut walk = Walk::begin(volume);
+    let mut walk = Walk::begin(Place::at(volume));
     while !walk.is_done() {
         walk.step(10_000);
     }

@@ -6,7 +6,7 @@ mod host_paths;
 mod old_logs;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -20,7 +20,7 @@ use crate::model::pod::PodUid;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
 use crate::sources::cgroupfs::CgroupReader;
-use crate::sources::disk_use::{DiskUses, Stepped};
+use crate::sources::disk_use::{DiskUses, Stepped, Tree};
 use crate::sys::{Root, clock};
 
 /// Kubelet walks a volume every 60 to 120 s.
@@ -207,20 +207,33 @@ impl Measuring {
 
 /// When the first of the walks began that tell what a pod has. `None`: some of it was not measured.
 fn walked_since(uses: &DiskUses, pod: &Candidate) -> Option<Duration> {
-    let walked = trees(pod).into_iter().map(|it| Some(uses.get(&it)?.at));
+    let trees = trees(pod).into_iter();
+    let walked = trees.map(|it| Some(uses.get(&it.path)?.at));
     walked.min().flatten()
 }
 
 /// Everything of a pod that is measured; volumes lie in its directory and are measured apart.
-fn trees(pod: &Candidate) -> Vec<PathBuf> {
-    let logs = pod.containers.iter().map(|(name, _)| pod.logs.join(name));
-    let volumes = pod.volumes.iter().map(|(_, path)| path.clone());
-    let whole = [pod.logs.clone(), pod.directory.clone()];
+fn trees(pod: &Candidate) -> Vec<Tree> {
+    let logs = pod.containers.iter();
+    let logs = logs.map(|(name, _)| tree(&pod.logs, &pod.logs.join(name), false));
+    let volumes = pod.volumes.iter();
+    let volumes =
+        volumes.map(|(name, path)| tree(&pod.directory, path, pod.is_volume_in_memory(name)));
+    let whole = [&pod.logs, &pod.directory].map(|it| tree(it, it, false));
     whole.into_iter().chain(logs).chain(volumes).collect()
 }
 
+/// Part of a directory of a pod, which may have something mounted on it as well.
+fn tree(whole: &Path, path: &Path, is_in_memory: bool) -> Tree {
+    Tree {
+        path: path.to_owned(),
+        above: whole.parent().unwrap_or(whole).to_owned(),
+        is_in_memory,
+    }
+}
+
 fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
-    let of = |path: &PathBuf| uses.get(path).map(|it| it.disk_use);
+    let of = |path: &Path| uses.get(path).map(|it| it.disk_use);
     let volumes: BTreeMap<String, DiskUse> = pod
         .volumes
         .iter()
@@ -255,8 +268,8 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     let containers: BTreeMap<String, ContainerFigures> = containers.collect();
     let left = logs.map(|it| without(it, containers.values().map(|it| &it.logs)));
     let files = files.filter(|_| only.is_none());
-    let measured = trees(pod).into_iter().map(|path| {
-        let measured = uses.get(&path)?;
+    let measured = trees(pod).into_iter().map(|it| {
+        let measured = uses.get(&it.path)?;
         // What is not there is measured too.
         let is_all = measured.is_complete || measured.disk_use == DiskUse::default();
         is_all.then_some(measured.at)

@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{PodDisk, STEP};
+use super::{PodDisk, STEP, tree};
 use crate::model::eviction::DiskUse;
 use crate::model::pod::PodUid;
 use crate::run::own::evictions::Candidate;
 use crate::sources::deleted_files::{DeletedFile, DeletedFiles};
-use crate::sources::disk_use::Walk;
 use crate::sys::Root;
 
 /// The processes of a pod.
@@ -85,7 +84,8 @@ impl Deleted {
             if n_looked >= STEP {
                 return true;
             }
-            let device = Walk::begin(&self.root.path(&pod.directory)).device();
+            let directory = tree(&pod.directory, &pod.directory, false);
+            let device = directory.place(&self.root).map(|it| it.device());
             let pids = (self.processes)(pod);
             // Without its directory it is new, and nothing of it is there.
             let found = device.map(|it| DeletedFiles::of(&self.root, &pids, it));

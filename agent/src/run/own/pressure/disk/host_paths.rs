@@ -15,7 +15,7 @@ use crate::decide::eviction::writer::HostPath;
 use crate::model::record::PodRef;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
-use crate::sources::disk_use::Walk;
+use crate::sources::disk_use::{Place, Walk};
 use crate::sys::Root;
 
 /// Names looked at for one order, of all directories: some seconds. Arbitrary.
@@ -101,7 +101,7 @@ fn run(todo: &Receiver<Order>, results: &Mutex<Found>) {
 fn measure(order: &Order) -> Vec<HostPath> {
     let root = Root::host();
     let directory = root.without_links(&order.directory);
-    let device = Walk::begin(&directory).device();
+    let device = Place::at(&directory).map(|it| it.device());
     let mut left = MAX_NAMES;
     let mut found = Vec::new();
     let mut walked = BTreeSet::new();
@@ -110,10 +110,11 @@ fn measure(order: &Order) -> Vec<HostPath> {
         if directory.starts_with(&there) || !walked.insert(there.clone()) {
             continue;
         }
-        let mut walk = Walk::begin(&there);
-        if walk.device().is_none() || walk.device() != device {
+        let place = Place::at(&there).filter(|it| Some(it.device()) == device);
+        if place.is_none() {
             continue;
         }
+        let mut walk = Walk::begin(place);
         while !walk.is_done() && left > 0 {
             left -= walk.step(STEP.min(left));
             thread::sleep(REST);

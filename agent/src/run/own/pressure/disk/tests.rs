@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 use super::*;
 use crate::model::cgroup_path::CgroupPath;
