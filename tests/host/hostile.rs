@@ -359,9 +359,10 @@ fn a_disk_in_path_that_hangs_holds_up_no_other_start() -> Result<()> {
     Ok(())
 }
 
-/// In a volume of a pod and over another one: what all pods have on the disk is measured.
+/// In a volume of a pod and over another one: what all pods have on the disk is measured, and its container is started
+/// again.
 #[cfg_attr(feature = "privileged", test)]
-fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> {
+fn a_mount_in_a_pod_that_hangs_holds_up_nothing() -> Result<()> {
     let mut agent = Agent::new("hung-volume")?;
     if !Path::new(FUSE).exists() {
         leave_out("a mount that hangs: no FUSE");
@@ -377,6 +378,7 @@ fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> 
     agent.put(
         &Manifest::new("hung")
             .with("volumes", volumes)
+            .with("restartPolicy", "Always".into())
             .container(app()),
     )?;
     agent.put(&Manifest::new("other").container(app()))?;
@@ -398,6 +400,11 @@ fn a_mount_in_a_pod_that_hangs_keeps_nobody_from_being_measured() -> Result<()> 
             Ok(())
         })?;
     }
+    let first = pid_of(&pod, "app").context("it runs")?;
+    kill(Pid::from_raw(i32::try_from(first)?), Signal::SIGKILL)?;
+    agent.wait_pod("hung", "runs again", |it| {
+        is_running(it) && pid_of(it, "app") != Some(first)
+    })?;
     agent.remove_pod("hung")?;
     agent.wait_for("nothing of it is left", || {
         let mut left = fs::read_dir(agent.state().join("pods"))?;

@@ -5,6 +5,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
 use super::error::{FsError, Operation};
 use super::regular;
 use super::removal::{Mounts, remove_tree};
@@ -133,21 +136,44 @@ impl Root {
             .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
     }
 
-    /// Makes a directory that every user may use, mode 0777.
-    pub fn create_shared_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
-        self.create_dir_all(&path)?;
-        let path = self.path(path);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))
-            .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    /// Makes a directory that every user may use (mode 0777), of a group that owns what is made in it from then on
+    /// (mode 02777), if one is given. What has the name is left as it is, whatever it is.
+    pub fn provide_shared_dir(
+        &self,
+        path: impl AsRef<Path>,
+        group: Option<u32>,
+    ) -> Result<(), FsError> {
+        let path = path.as_ref();
+        let (false, Some(name)) = (self.has_name(path)?, path.file_name()) else {
+            return Ok(());
+        };
+        // It gets its name when all is right: it stays as it is from then on.
+        let unfinished = path.with_file_name(format!(".{}", name.display()));
+        self.create_dir_all(&unfinished)?;
+        let (path, unfinished) = (self.path(path), self.path(unfinished));
+        let failed = |e| FsError::new(Operation::Own, &unfinished, e);
+        let mode = match group {
+            Some(group) => {
+                chown(&unfinished, None, Some(group)).map_err(failed)?;
+                0o2777
+            }
+            None => 0o777,
+        };
+        // After that, since a change of the owner may take the bit away.
+        fs::set_permissions(&unfinished, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        fs::rename(&unfinished, &path).map_err(|e| FsError::new(Operation::Rename, &path, e))
     }
 
-    /// Gives a directory to a group, which owns what is made in it from now on (mode 02777).
-    pub fn give_to_group(&self, path: impl AsRef<Path>, gid: u32) -> Result<(), FsError> {
+    /// Whether something has the name, a link or a mount too. No file system is asked about itself: who serves one that is
+    /// mounted there may be away.
+    pub fn has_name(&self, path: impl AsRef<Path>) -> Result<bool, FsError> {
         let path = self.path(path);
-        let failed = |e| FsError::new(Operation::Own, &path, e);
-        chown(&path, None, Some(gid)).map_err(failed)?;
-        // After that, since a change of the owner may take the bit away.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o2777)).map_err(failed)
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match open(&path, flags, Mode::empty()) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(FsError::new(Operation::Open, &path, e.into())),
+        }
     }
 
     /// Makes an empty file, mode 0644, below a directory that is there. One that is there is left as it is.
@@ -205,5 +231,43 @@ impl Root {
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {
         let path = self.path(path);
         fs::symlink_metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_shared_directory_is_made_once_and_left_as_its_users_have_it() {
+        let dir = Scratch::new("shared-dir");
+        let root = Root::at(dir.directory());
+        let is = |path: &str| {
+            let found = root.symlink_metadata(path).unwrap();
+            (found.mode() & 0o7777, found.gid())
+        };
+        let own = is("/").1;
+        root.provide_shared_dir("/volumes/a", None).unwrap();
+        assert_eq!(is("/volumes/a").0, 0o777);
+        root.provide_shared_dir("/volumes/b", Some(own)).unwrap();
+        assert_eq!(is("/volumes/b"), (0o2777, own));
+
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(dir.path("volumes/a"), private).unwrap();
+        symlink("a", dir.path("volumes/link")).unwrap();
+        // Begun by an agent that died.
+        root.create_dir_all("/volumes/.c").unwrap();
+        for name in ["a", "link", "c"] {
+            let path = format!("/volumes/{name}");
+            root.provide_shared_dir(&path, None).unwrap();
+        }
+        assert_eq!(is("/volumes/a").0, 0o700);
+        assert_eq!(is("/volumes/c").0, 0o777);
+        let names = root.list("/volumes").unwrap();
+        assert_eq!(names, ["a", "b", "c", "link"]);
     }
 }

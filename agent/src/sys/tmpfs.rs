@@ -10,14 +10,16 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx
 use super::error::{FsError, Operation};
 use crate::units::Bytes;
 
-/// Mounts a tmpfs of this size, in whole pages and at least one, for every user (mode 0777), on a directory; what is mounted
-/// on it already stays. Its pages are never swapped out where the kernel can promise that (Linux
-/// 6.4) and are charged to the cgroup that writes them. A link is not followed. Needs CAP_SYS_ADMIN.
-pub fn mount_tmpfs(path: &Path, size: Bytes) -> Result<(), FsError> {
+/// Mounts a tmpfs of this size, in whole pages and at least one, for every user (mode 0777), or of a group that owns what
+/// is made in it (mode 02777), on a directory; what is mounted on it already stays, and is asked nothing. Its pages are
+/// never swapped out where the kernel can promise that (Linux 6.4) and are charged to the cgroup that writes them. A link
+/// is not followed. Needs CAP_SYS_ADMIN.
+pub fn mount_tmpfs(path: &Path, size: Bytes, group: Option<u32>) -> Result<(), FsError> {
     let failed = |e: std::io::Error| FsError::new(Operation::Mount, path, e);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-    let stat = statx(&directory, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(&directory, "", flags, StatxFlags::empty());
     let stat = stat.map_err(|e| failed(e.into()))?;
     if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         return Ok(());
@@ -34,7 +36,11 @@ pub fn mount_tmpfs(path: &Path, size: Bytes) -> Result<(), FsError> {
         )
     };
     // 0 would be no limit.
-    let options = format!("size={},mode=0777", size.0.max(1));
+    let size = size.0.max(1);
+    let options = match group {
+        Some(group) => format!("size={size},mode=2777,gid={group}"),
+        None => format!("size={size},mode=0777"),
+    };
     match mount(&format!("{options},noswap")) {
         // Of an option that it does not know.
         Err(Errno::EINVAL) => mount(&options),

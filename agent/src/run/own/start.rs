@@ -200,14 +200,17 @@ fn spec_hash(status: &ContainerStatus) -> String {
 }
 
 /// Makes the pod's directory and its volumes, with the permissions that kubelet gives them. What was made by an earlier
-/// start stays as it is.
+/// start stays as it is, and what its containers have mounted there since.
 pub(super) fn make_volumes(
     plan: &NodePlan,
     paths: &StatePaths,
     entry: &PodEntry,
 ) -> Result<(), FsError> {
     let pod = &entry.state.pod;
-    Root::host().create_dir_all(paths.pod_dir(&pod.uid))?;
+    let (root, directory) = (Root::host(), paths.pod_dir(&pod.uid));
+    if !root.has_name(&directory)? {
+        root.create_dir_all(&directory)?;
+    }
     for volume in &pod.volumes {
         let VolumeSource::EmptyDir {
             memory: in_memory,
@@ -218,16 +221,13 @@ pub(super) fn make_volumes(
         };
         let path = paths.volume(&pod.uid, &volume.name);
         // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
-        Root::host().create_shared_dir(&path)?;
+        root.provide_shared_dir(&path, pod.fs_group)?;
         if *in_memory {
             let settings = &plan.settings;
             let resources = pod_resources(pod, entry.qos, settings, CpuPinning::Shared);
             let allocatable = memory(&plan.allocatable.node_allocatable(0));
             let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
-            mount_tmpfs(&path, size)?;
-        }
-        if let Some(group) = pod.fs_group {
-            Root::host().give_to_group(&path, group)?;
+            mount_tmpfs(&path, size, pod.fs_group)?;
         }
     }
     Ok(())
