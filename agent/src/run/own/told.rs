@@ -133,6 +133,22 @@ impl Told {
         self.node(reason, message.to_owned());
     }
 
+    /// `hung_for`: `None`: not any more.
+    pub(super) fn pod_files_answer(&self, hung_for: Option<Duration>) {
+        let (reason, message) = match hung_for {
+            Some(hung_for) => (
+                "PodFilesSilent",
+                format!(
+                    "files of pods have not answered for {} s: what pods have on the disk is what was measured before \
+                     that, limits of local storage are held against it, and of a new pod nothing is known",
+                    hung_for.as_secs()
+                ),
+            ),
+            None => ("PodFilesAnswer", "files of pods answer".to_owned()),
+        };
+        self.node(reason, message);
+    }
+
     pub(super) fn evicted_returns(&self, pod: &PodRef) {
         let message = "what it was evicted for is over: a new instance begins, since nobody else \
                        would make one";

@@ -7,6 +7,7 @@ mod old_logs;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -30,6 +31,8 @@ const AGE_UNDER_PRESSURE: Duration = Duration::from_secs(10);
 /// Names looked at in one go, some ten milliseconds; between two the thread rests as long.
 const STEP: usize = 4096;
 const REST: Duration = Duration::from_millis(10);
+/// Whoever is held up for so long by one step has a disk that does not answer.
+const HUNG: Duration = Duration::from_secs(60);
 
 /// What a pod has on disk. `None` in it: not measured yet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,6 +73,7 @@ struct All {
 pub(super) struct DiskKeeper {
     orders: Sender<Order>,
     measured: Arc<Mutex<All>>,
+    last_step: Arc<LastStep>,
     pub(super) host_paths: HostPathKeeper,
 }
 
@@ -78,14 +82,17 @@ impl DiskKeeper {
     pub(super) fn start(cgroups: Option<CgroupReader>) -> Result<Self, RunError> {
         let (orders, todo) = channel();
         let measured = Arc::new(Mutex::new(All::default()));
-        let results = Arc::clone(&measured);
+        let last_step = Arc::new(LastStep::default());
+        last_step.note(clock::monotonic());
+        let (results, step) = (Arc::clone(&measured), Arc::clone(&last_step));
         thread::Builder::new()
             .name("disk".to_owned())
-            .spawn(move || run(&todo, &results, cgroups))
+            .spawn(move || run(&todo, &results, &step, cgroups))
             .map_err(RunError::Thread)?;
         Ok(Self {
             orders,
             measured,
+            last_step,
             host_paths: HostPathKeeper::start()?,
         })
     }
@@ -105,6 +112,11 @@ impl DiskKeeper {
         measured.pods.get(pod).cloned()
     }
 
+    /// For how long the thread has been in one step, if that is too long.
+    pub(super) fn hung_for(&self) -> Option<Duration> {
+        self.last_step.hung_for(clock::monotonic())
+    }
+
     /// Whether every one of these pods was measured at that time or later.
     pub(super) fn is_measured_since(&self, since: Duration, pods: &[Candidate]) -> bool {
         let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +126,29 @@ impl DiskKeeper {
     }
 }
 
-fn run(todo: &Receiver<Order>, results: &Mutex<All>, cgroups: Option<CgroupReader>) {
+/// When the thread began its last step: milliseconds of the monotonic clock.
+#[derive(Debug, Default)]
+struct LastStep(AtomicU64);
+
+impl LastStep {
+    fn note(&self, now: Duration) {
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.0.store(now, Ordering::Relaxed);
+    }
+
+    fn hung_for(&self, now: Duration) -> Option<Duration> {
+        let began = Duration::from_millis(self.0.load(Ordering::Relaxed));
+        let age = now.saturating_sub(began);
+        (age >= HUNG).then_some(age)
+    }
+}
+
+fn run(
+    todo: &Receiver<Order>,
+    results: &Mutex<All>,
+    last_step: &LastStep,
+    cgroups: Option<CgroupReader>,
+) {
     let processes = move |pod: &Candidate| {
         let pids = cgroups.as_ref()?.pids_in(&pod.cgroup, "memory");
         pids.ok()
@@ -131,6 +165,7 @@ fn run(todo: &Receiver<Order>, results: &Mutex<All>, cgroups: Option<CgroupReade
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        last_step.note(clock::monotonic());
         if let Some(all) = measuring.step(clock::boottime()) {
             *results.lock().unwrap_or_else(PoisonError::into_inner) = all;
         }

@@ -161,6 +161,8 @@ pub(super) struct Watcher {
     pub(super) unsent: VecDeque<Event>,
     /// The last reading had no figures of the state directory's file system.
     is_disk_silent: bool,
+    /// The files of pods hold up the thread that measures them.
+    are_walks_hung: bool,
 }
 
 /// What was told.
@@ -251,6 +253,7 @@ impl Watcher {
             done: Vec::new(),
             unsent: VecDeque::new(),
             is_disk_silent: false,
+            are_walks_hung: false,
         }
     }
 
@@ -483,6 +486,11 @@ impl Watcher {
         let is_silent = self.node.nodefs.is_none();
         if std::mem::replace(&mut self.is_disk_silent, is_silent) != is_silent {
             self.parts.told.disk_answers(!is_silent);
+        }
+        let hung_for = self.disk.hung_for();
+        let is_hung = hung_for.is_some();
+        if std::mem::replace(&mut self.are_walks_hung, is_hung) != is_hung {
+            self.parts.told.pod_files_answer(hung_for);
         }
     }
 

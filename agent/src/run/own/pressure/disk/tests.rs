@@ -147,3 +147,16 @@ fn what_containers_share_and_what_they_left_is_no_ones_of_them() {
         assert_eq!(found, (expected, shared), "{containers:?}, {running:?}");
     }
 }
+
+#[test]
+fn a_step_that_takes_too_long_is_known() {
+    let (at, step) = (Duration::from_secs, LastStep::default());
+    step.note(at(1000));
+    assert_eq!(step.hung_for(at(1059)), None);
+    assert_eq!(step.hung_for(at(1060)), Some(at(60)));
+    step.note(at(1061));
+    assert_eq!(step.hung_for(at(1062)), None);
+    // Of an order that is not there yet.
+    let keeper = DiskKeeper::start(None).unwrap();
+    assert_eq!(keeper.hung_for(), None);
+}
