@@ -175,6 +175,14 @@ fn a_volume_in_memory_is_bounded_and_counted_as_memory() -> Result<()> {
     agent.kill()?;
     agent.start()?;
     let pod = agent.wait_pod("pod", "still runs", is_running)?;
+    agent.wait_for("they are shown as file systems of their own", || {
+        let stats = agent.stats()?;
+        let shown = stats.pods.iter().flat_map(|it| &it.volume_file_systems);
+        let shown: Vec<_> = shown
+            .map(|(name, it)| (name.clone(), it.capacity))
+            .collect();
+        Ok(shown == expected)
+    })?;
     let pid = pid_of(&pod, "app").context("it runs")?;
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(i32::try_from(pid)?),

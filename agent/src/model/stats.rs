@@ -142,6 +142,9 @@ pub struct PodStats {
     /// Root file systems, logs and local volumes together, bytes.
     pub ephemeral_storage: Option<u64>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// Of the volumes in memory, each of which is one of its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volume_file_systems: BTreeMap<String, FileSystemStats>,
     /// By name; those that have ended follow, for as long as they are shown.
     pub containers: Vec<ContainerStats>,
 }

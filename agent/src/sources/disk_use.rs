@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use crate::model::eviction::DiskUse;
 use crate::sources::mounts;
 use crate::sys::Root;
+use crate::sys::filesystem::Filesystem;
 
 /// Levels that are walked at once, with a descriptor each.
 const MAX_DEPTH: usize = 64;
@@ -79,6 +80,8 @@ pub struct Place {
     device: u64,
     /// The id of its mount (Linux 5.8).
     mount: u64,
+    /// It is memory that is mounted here.
+    is_memory: bool,
 }
 
 impl Place {
@@ -98,9 +101,13 @@ impl Place {
     /// The same with memory mounted on it, or nothing.
     fn in_memory(root: &Root, above: &Path, path: &Path) -> Option<Self> {
         let parent = Self::below(above, path.parent()?)?;
-        let place = Self::of(openat(&parent.fd, path.file_name()?, PLACE, Mode::empty()).ok()?)?;
-        let is_tmpfs = || mounts::type_of(root, place.device).is_some_and(|it| it == "tmpfs");
-        (place.mount == parent.mount || is_tmpfs()).then_some(place)
+        let place = openat(&parent.fd, path.file_name()?, PLACE, Mode::empty());
+        let mut place = Self::of(place.ok()?)?;
+        if place.mount != parent.mount {
+            mounts::type_of(root, place.device).filter(|it| it == "tmpfs")?;
+            place.is_memory = true;
+        }
+        Some(place)
     }
 
     fn of(fd: OwnedFd) -> Option<Self> {
@@ -109,6 +116,7 @@ impl Place {
             fd,
             device: device(&stat),
             mount: stat.stx_mnt_id,
+            is_memory: false,
         })
     }
 
@@ -126,6 +134,8 @@ pub struct Measured {
     pub at: Duration,
     /// False: some of it was out of reach, or beyond the bounds of a walk. It is at least as large.
     pub is_complete: bool,
+    /// The memory that is mounted as this tree, when the walk began.
+    pub memory: Option<Filesystem>,
 }
 
 /// What one step came to.
@@ -251,6 +261,7 @@ pub struct Walk {
     /// False: there is no directory to walk.
     has_begun: bool,
     is_complete: bool,
+    memory: Option<Filesystem>,
 }
 
 impl Walk {
@@ -265,6 +276,7 @@ impl Walk {
             inodes: 0,
             has_begun: false,
             is_complete: true,
+            memory: None,
         };
         let Some(place) = place else {
             return walk;
@@ -277,6 +289,9 @@ impl Walk {
             walk.device = place.device;
             walk.mount = place.mount;
             walk.has_begun = true;
+            if place.is_memory {
+                walk.memory = Filesystem::of(&dir).ok();
+            }
             walk.count(&stat);
             walk.enter(dir);
         }
@@ -325,6 +340,7 @@ impl Walk {
             },
             at,
             is_complete: self.is_complete && self.has_begun,
+            memory: self.memory,
         }
     }
 

@@ -15,4 +15,5 @@ mod sweep;
 
 pub use self::cgroup::Faults;
 pub use self::machine::{CLOCK_SET, booted_at, machine};
+pub use self::node::file_system;
 pub use self::sweep::{Progress, StatsReader, Sweep, Wanted, read_once};

@@ -1,9 +1,11 @@
 //! What a mounted filesystem is and how large it is.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::libc;
-use rustix::fs::statfs;
+use rustix::fs::{StatFs, fstatfs, statfs};
 
 use super::error::{FsError, Operation};
 use super::patience::Patience;
@@ -45,6 +47,19 @@ impl Root {
     pub fn filesystem(&self, path: impl AsRef<Path>) -> Result<Filesystem, FsError> {
         let path = self.path(path);
         let stat = statfs(&path).map_err(|e| FsError::new(Operation::Stat, &path, e.into()))?;
+        Ok(stat.into())
+    }
+}
+
+impl Filesystem {
+    /// The one that an open file is on.
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        Ok(fstatfs(file)?.into())
+    }
+}
+
+impl From<StatFs> for Filesystem {
+    fn from(stat: StatFs) -> Self {
         let kind = match stat.f_type {
             libc::CGROUP_SUPER_MAGIC => FilesystemKind::Cgroup,
             libc::CGROUP2_SUPER_MAGIC => FilesystemKind::Cgroup2,
@@ -55,7 +70,7 @@ impl Root {
         };
         let block_bytes = block_bytes(stat.f_frsize, stat.f_bsize);
         let has_inodes = stat.f_files > 0;
-        Ok(Filesystem {
+        Self {
             kind,
             is_read_only: stat.f_flags & ST_RDONLY != 0,
             total_bytes: stat.f_blocks.saturating_mul(block_bytes),
@@ -63,7 +78,7 @@ impl Root {
             available_bytes: stat.f_bavail.saturating_mul(block_bytes),
             inodes: has_inodes.then_some(stat.f_files),
             inodes_free: has_inodes.then_some(stat.f_ffree),
-        })
+        }
     }
 }
 

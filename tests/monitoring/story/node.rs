@@ -337,6 +337,7 @@ impl Node {
             network: Vec::new(),
             ephemeral_storage: None,
             volumes: BTreeMap::new(),
+            volume_file_systems: BTreeMap::new(),
             containers: vec![container],
         };
         let mut node = NodeStats::default();

@@ -80,6 +80,7 @@ pub(crate) fn example_stats(second: u64) -> StatsSnapshot {
         network: Vec::new(),
         ephemeral_storage: None,
         volumes: BTreeMap::new(),
+        volume_file_systems: BTreeMap::new(),
     };
     let long = "a-namespace-with-a-long-name";
     let greedy = cgroup(at, second * 1200, 1500, Some(1536));

@@ -265,13 +265,16 @@ impl<'a> View<'a> {
     }
 
     fn volumes(&self, pod: &PodStats) -> Vec<Volume> {
+        let of_node = self.now.node.file_system.as_ref();
         let volumes = pod.volumes.iter();
         volumes
-            .filter_map(|(name, used)| {
-                Some(Volume {
-                    file_system: self.disk(*used)?,
+            .filter(|(_, used)| used.bytes.is_some())
+            .map(|(name, used)| {
+                let own = pod.volume_file_systems.get(name);
+                Volume {
+                    file_system: self.file_system(*used, own.or(of_node)),
                     name: name.clone(),
-                })
+                }
             })
             .collect()
     }

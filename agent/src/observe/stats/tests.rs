@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use self::fixture::{MIB, Parsed, at, container, full_cgroup, node, parse};
 use super::*;
+use crate::model::eviction::DiskUse;
 use crate::model::pod::PodUid;
 use crate::model::random::Random;
 use crate::model::record::PodRef;
+use crate::model::stats::FileSystemStats;
 use crate::observe::metrics::{Family, Type};
 
 fn cadvisor_text(snapshot: &StatsSnapshot) -> String {
@@ -264,6 +266,46 @@ fn a_limit_of_memory_and_swap_together_is_none_of_swap() {
     assert_eq!(limit(&snapshot), Some(134_217_728.0));
     Arc::make_mut(&mut snapshot.machine).is_unified = false;
     assert_eq!(limit(&snapshot), None);
+}
+
+#[test]
+fn a_volume_in_memory_is_a_file_system_of_its_own() {
+    let mut snapshot = node(1, 1);
+    let pod = &mut snapshot.pods[0];
+    let used = DiskUse {
+        bytes: Some(3 * MIB),
+        inodes: Some(2),
+    };
+    let memory = FileSystemStats {
+        device: "tmpfs".to_owned(),
+        capacity: 8 * MIB,
+        available: 5 * MIB,
+        used: 3 * MIB,
+        inodes: Some(1000),
+        inodes_free: Some(998),
+    };
+    pod.volumes.insert("memory".to_owned(), used);
+    pod.volume_file_systems.insert("memory".to_owned(), memory);
+    let document = serde_json::to_value(summary(None, &snapshot, false)).unwrap();
+    let volumes = document["pods"][0]["volume"].as_array().unwrap();
+    let found = |name: &str| {
+        let volume = volumes.iter().find(|it| it["name"] == name).unwrap();
+        let fields = [
+            "capacityBytes",
+            "availableBytes",
+            "usedBytes",
+            "inodes",
+            "inodesFree",
+            "inodesUsed",
+        ];
+        fields.map(|it| volume[it].as_u64().unwrap())
+    };
+    assert_eq!(found("memory"), [8 * MIB, 5 * MIB, 3 * MIB, 1000, 998, 2]);
+    assert_eq!(
+        found("cache")[..2],
+        [50_u64 << 30, 20 << 30],
+        "of the node's disk"
+    );
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
         },
         at: Duration::ZERO,
         is_complete: true,
+        memory: None,
     };
     assert!(blocks(&[&large]) >= 100_000 && blocks(&[&sparse]) < 1 << 20);
     for n_entries in [1, 2, 3, 1000] {

@@ -12,7 +12,7 @@ use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
 use crate::model::stats::{CgroupStats, FileSystemStats, NodeStats};
 use crate::model::text::ParseError;
 use crate::sources::cgroup_use::{self, StallFile};
-use crate::sys::filesystem::FilesystemProbe;
+use crate::sys::filesystem::{Filesystem, FilesystemProbe};
 use crate::sys::{HeldFile, Root};
 
 #[derive(Debug)]
@@ -103,15 +103,19 @@ impl NodeFigures {
     }
 
     fn file_system(&self) -> Option<FileSystemStats> {
-        let found = self.nodefs.read()?;
-        Some(FileSystemStats {
-            device: self.device.clone(),
-            capacity: found.total_bytes,
-            available: found.available_bytes,
-            used: found.total_bytes.saturating_sub(found.free_bytes),
-            inodes: found.inodes,
-            inodes_free: found.inodes_free,
-        })
+        Some(file_system(self.device.clone(), &self.nodefs.read()?))
+    }
+}
+
+/// What is shown of a file system. `device`: as the table of mounts names its source.
+pub fn file_system(device: String, found: &Filesystem) -> FileSystemStats {
+    FileSystemStats {
+        device,
+        capacity: found.total_bytes,
+        available: found.available_bytes,
+        used: found.total_bytes.saturating_sub(found.free_bytes),
+        inodes: found.inodes,
+        inodes_free: found.inodes_free,
     }
 }
 

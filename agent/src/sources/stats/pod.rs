@@ -201,6 +201,7 @@ impl PodReader {
             network: self.network.take().unwrap_or_default(),
             ephemeral_storage: None,
             volumes: BTreeMap::new(),
+            volume_file_systems: BTreeMap::new(),
             containers: std::mem::take(&mut self.found),
         });
         true

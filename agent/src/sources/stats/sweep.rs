@@ -468,6 +468,7 @@ fn add_ended(pods: &mut Vec<PodStats>, of: &Arc<PodRef>, ended: &EndedContainer)
                 network: Vec::new(),
                 ephemeral_storage: None,
                 volumes: BTreeMap::new(),
+                volume_file_systems: BTreeMap::new(),
                 containers: Vec::new(),
             };
             pods.insert(index, pod);

@@ -119,6 +119,7 @@ pub(super) fn snapshot(
             network: Vec::new(),
             ephemeral_storage: None,
             volumes: BTreeMap::new(),
+            volume_file_systems: BTreeMap::new(),
             containers,
         }],
     }

@@ -215,6 +215,7 @@ pub(super) fn pod(n: usize, n_containers: usize) -> PodStats {
         network: vec![interface("eth0")],
         ephemeral_storage: Some(5 * MIB),
         volumes: BTreeMap::from([("cache".to_owned(), disk_use(MIB))]),
+        volume_file_systems: BTreeMap::new(),
         containers,
     }
 }

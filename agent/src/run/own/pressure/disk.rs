@@ -18,10 +18,12 @@ use self::host_paths::HostPathKeeper;
 pub(super) use self::old_logs::OldLogs;
 use crate::model::eviction::{ContainerFigures, DiskUse};
 use crate::model::pod::PodUid;
+use crate::model::stats::FileSystemStats;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::disk_use::{DiskUses, Stepped, Tree};
+use crate::sources::stats::file_system;
 use crate::sys::{Root, clock};
 
 /// Kubelet walks a volume every 60 to 120 s.
@@ -42,6 +44,8 @@ pub(super) struct PodDisk {
     /// Of those that run.
     pub containers: BTreeMap<String, ContainerFigures>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// Of the volumes in memory.
+    pub file_systems: BTreeMap<String, FileSystemStats>,
     /// See [`PodFigures::shared`](crate::model::eviction::PodFigures::shared).
     pub shared: DiskUse,
     /// When the first of these walks began. `None`: some of it was not measured, or not all of it could be.
@@ -274,6 +278,10 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         .iter()
         .filter_map(|(name, path)| Some((name.clone(), of(path)?)))
         .collect();
+    let file_systems = pod.volumes.iter().filter_map(|(name, path)| {
+        let memory = uses.get(path)?.memory?;
+        Some((name.clone(), file_system("tmpfs".to_owned(), &memory)))
+    });
     let (directory, logs) = (of(&pod.directory), of(&pod.logs));
     // A directory that is not there yet holds nothing: the other one tells of the pod.
     let whole = [logs, directory];
@@ -314,6 +322,7 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         storage: whole.iter().any(Option::is_some).then(|| storage.sum()),
         shared: sum([left, files].into_iter().flatten()),
         containers,
+        file_systems: file_systems.collect(),
         volumes,
     }
 }

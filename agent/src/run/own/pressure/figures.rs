@@ -64,6 +64,7 @@ impl Watcher {
             shared.insert(pod.pod.uid.clone(), disk.shared);
             pod.ephemeral_storage = disk.storage;
             pod.volumes = disk.volumes;
+            pod.volume_file_systems = disk.file_systems;
             for container in pod.containers.iter_mut().filter(|it| it.ended_at.is_none()) {
                 if let Some(on_disk) = disk.containers.get(&container.name) {
                     container.root_fs = on_disk.root_fs;
