@@ -8,6 +8,7 @@
 )]
 
 pub mod append;
+pub mod below;
 pub mod clock;
 pub mod dir;
 pub mod durable;

@@ -247,8 +247,14 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
         ("file", "file"),
         ("there", "there"),
     ];
+    let part = |name: &str| {
+        let at = format!("/part/of/{name}");
+        serde_json::json!({"name": name, "mountPath": at, "subPath": "part/of"})
+    };
+    let mut mounts = mounted.map(mount).to_vec();
+    mounts.extend(["shared", "memory"].map(part));
     let container = Container::sh("app", script)
-        .with("volumeMounts", mounted.map(mount).into())
+        .with("volumeMounts", mounts.into())
         .with("env", of_node);
     let manifest = Manifest::new("pod")
         .with("restartPolicy", "Always".into())
@@ -278,8 +284,14 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
     );
     let address = fs::read_to_string(volumes.join("shared/address"))?;
     assert_eq!(address.trim(), address_by_iproute()?);
-    for file in ["shared", "shared/groups", "memory", "memory/it"] {
+    let parts = ["shared/part/of", "memory/part/of"];
+    let files = ["shared", "shared/groups", "memory", "memory/it"];
+    for file in files.iter().chain(&parts) {
         assert_eq!(fs::metadata(volumes.join(file))?.gid(), 88, "{file}");
+    }
+    for part in parts {
+        let mode = fs::metadata(volumes.join(part))?.mode();
+        assert_eq!(mode & 0o7777, 0o2777, "{part}");
     }
     for directory in ["untold/deep", "made"] {
         assert!(host.path(directory).is_dir(), "{directory}");

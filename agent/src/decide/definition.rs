@@ -257,6 +257,7 @@ fn changed_container_fields(
         working_dir,
         resources,
         volume_mounts,
+        sub_paths,
         is_sidecar,
         restart_policy,
         run_as_user,
@@ -278,7 +279,10 @@ fn changed_container_fields(
             *resources != new.resources || *counted_requests != new.counted_requests,
         ),
         ("resizePolicy", *resize_restarts != new.resize_restarts),
-        ("volumeMounts", *volume_mounts != new.volume_mounts),
+        (
+            "volumeMounts",
+            *volume_mounts != new.volume_mounts || *sub_paths != new.sub_paths,
+        ),
         (
             "restartPolicy",
             *is_sidecar != new.is_sidecar || *restart_policy != new.restart_policy,

@@ -270,6 +270,9 @@ pub struct Container {
     pub resources: Resources,
     /// Names of volumes the container mounts, with the path it asks for.
     pub volume_mounts: Vec<(String, String)>,
+    /// Parts of volumes that it mounts (`subPath`): the name of the volume, and the path in it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub sub_paths: BTreeSet<(String, String)>,
     /// Only for init containers: `restartPolicy: Always`, which makes it a sidecar.
     pub is_sidecar: bool,
     /// `restartPolicy` of the container itself, where it has one that is not that of a sidecar: it

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -123,6 +123,12 @@ impl Place {
     /// Of its file system.
     pub fn device(&self) -> u64 {
         self.device
+    }
+}
+
+impl AsFd for Place {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -177,6 +177,13 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 );
             }
             elsewhere(pod, mount, &path, found);
+            let sub_path = mount.sub_path.as_deref().unwrap_or_default();
+            if sub_path.starts_with('/') || sub_path.split('/').any(|it| it == "..") {
+                found.fault(
+                    format!("{path}.subPath"),
+                    format!("`{sub_path}` must be relative and have no `..` in it"),
+                );
+            }
             if mount_path.is_empty() {
                 found.fault(format!("{path}.mountPath"), "is missing");
             } else if !mount_paths.insert(mount_path) {

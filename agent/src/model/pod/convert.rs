@@ -282,6 +282,7 @@ fn container(
             .flatten()
             .map(|it| (it.name.clone(), it.mount_path.clone()))
             .collect(),
+        sub_paths: sub_paths(source),
         is_sidecar,
         restart_policy: restart.filter(|_| !is_sidecar),
         run_as_user,
@@ -291,6 +292,13 @@ fn container(
         resize_restarts: resize_restarts(source),
         counted_requests: None,
     }
+}
+
+fn sub_paths(source: &v1::Container) -> BTreeSet<(String, String)> {
+    let mounts = source.volume_mounts.iter().flatten();
+    let of = |it: &v1::VolumeMount| Some((it.name.clone(), it.sub_path.clone()?));
+    let sub_paths = mounts.filter_map(of);
+    sub_paths.filter(|(_, path)| !path.is_empty()).collect()
 }
 
 fn resize_restarts(source: &v1::Container) -> BTreeSet<String> {

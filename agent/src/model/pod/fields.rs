@@ -280,7 +280,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].volumeMounts[].recursiveReadOnly",
             unless(&["Disabled"], Mounts),
         ),
-        // Told with mountPath.
+        // Made in an emptyDir, and told with mountPath.
         ("containers[].volumeMounts[].subPath", Honoured),
         ("containers[].volumeMounts[].subPathExpr", ignored(Mounts)),
         ("containers[].workingDir", Honoured),

@@ -618,6 +618,33 @@ fn a_part_of_a_volume_is_told_where_it_is_elsewhere() {
 }
 
 #[test]
+fn a_part_of_a_volume_lies_in_it() {
+    let pod = |sub_path: &str| {
+        let mounts = json!([
+            {"name": "tmp", "subPath": sub_path, "mountPath": "/a"},
+            {"name": "tmp", "subPath": "", "mountPath": "/b"},
+        ]);
+        json!({
+            "containers": [{"name": "app", "volumeMounts": mounts}],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        })
+    };
+    for sub_path in ["a", "a/..b/c"] {
+        let expected = ("tmp".to_owned(), sub_path.to_owned());
+        assert_eq!(
+            good(pod(sub_path)).containers[0].sub_paths,
+            [expected].into()
+        );
+    }
+    for sub_path in ["/a", "..", "a/../b"] {
+        let right = format!(
+            "spec.containers[0].volumeMounts[0].subPath: `{sub_path}` must be relative and have no `..` in it"
+        );
+        assert_eq!(faults(pod(sub_path)), [right]);
+    }
+}
+
+#[test]
 fn what_would_run_an_image_says_what_runs_instead() {
     let warned = |container: Value| {
         let warnings = good(json!({"containers": [container]})).warnings;

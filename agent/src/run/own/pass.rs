@@ -552,7 +552,7 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return Ok(());
         };
-        start::make_volumes(&self.hands.plan, &self.paths, entry)
+        start::make_volumes(&self.hands.plan, &self.paths, entry, container)
             .map_err(|it| crate::observe::chain(&it))?;
         let Some(instance) = entry.instances.get_mut(container) else {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
@@ -17,8 +17,10 @@ use crate::model::device::ContainerDevices;
 use crate::model::pod::{Container, HostPathKind, Pod, PodUid, Volume, VolumeSource};
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
+use crate::sources::disk_use::Tree;
 use crate::sources::node_address;
 use crate::sources::users::{self, User};
+use crate::sys::below::create_dirs;
 use crate::sys::tmpfs::mount_tmpfs;
 use crate::sys::{FsError, Root};
 
@@ -199,12 +201,13 @@ fn spec_hash(status: &ContainerStatus) -> String {
     hash.map(|SpecHash(hash)| hash).unwrap_or_default()
 }
 
-/// Makes the pod's directory and its volumes, with the permissions that kubelet gives them. What was made by an earlier
-/// start stays as it is, and what its containers have mounted there since.
+/// Makes the pod's directory and its volumes, and what a container mounts of them (`subPath`), with the permissions that
+/// kubelet gives them. What was made by an earlier start stays as it is, and what its containers have mounted there since.
 pub(super) fn make_volumes(
     plan: &NodePlan,
     paths: &StatePaths,
     entry: &PodEntry,
+    container: &str,
 ) -> Result<(), FsError> {
     let pod = &entry.state.pod;
     let (root, directory) = (Root::host(), paths.pod_dir(&pod.uid));
@@ -229,8 +232,30 @@ pub(super) fn make_volumes(
             let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
             mount_tmpfs(&path, size, pod.fs_group)?;
         }
+        let mut sub_paths = sub_paths(pod, container, &volume.name).peekable();
+        if sub_paths.peek().is_none() {
+            continue;
+        }
+        let tree = Tree {
+            path,
+            above: paths.pods(),
+            is_in_memory: *in_memory,
+        };
+        // In what somebody has mounted over a volume nothing is made.
+        if let Some(place) = tree.place(&root) {
+            for sub_path in sub_paths {
+                create_dirs(&place, &tree.path, Path::new(sub_path))?;
+            }
+        }
     }
     Ok(())
+}
+
+/// The parts of a volume that a container mounts.
+fn sub_paths<'a>(pod: &'a Pod, container: &str, volume: &str) -> impl Iterator<Item = &'a String> {
+    let container = pod.all_containers().find(|it| it.name == container);
+    let of_container = container.into_iter().flat_map(|it| &it.sub_paths);
+    of_container.filter_map(move |(name, path)| (name == volume).then_some(path))
 }
 
 /// The volumes of the host that have to be there before a container starts: those that it mounts and nobody says the
@@ -260,6 +285,20 @@ pub(super) fn host_paths(
 mod tests {
     use super::*;
     use crate::decide::testing;
+
+    #[test]
+    fn parts_of_a_volume_are_those_that_the_container_mounts() {
+        let mut pod = testing::pod("app {} app {}");
+        let of = |volume: &str, path: &str| (volume.to_owned(), path.to_owned());
+        pod.containers[0].sub_paths = [of("a", "x"), of("a", "y/z"), of("b", "w")].into();
+        let name = pod.containers[0].name.clone();
+        let parts = |container: &str, volume: &str| -> Vec<String> {
+            sub_paths(&pod, container, volume).cloned().collect()
+        };
+        assert_eq!(parts(&name, "a"), ["x", "y/z"]);
+        assert_eq!(parts(&name, "c"), [""; 0]);
+        assert_eq!(parts(&pod.containers[1].name, "a"), [""; 0]);
+    }
 
     #[test]
     fn a_user_has_its_groups_of_the_node_unless_the_pod_names_them() {

@@ -1,0 +1,104 @@
+//! Directories below one that others fill, and may fill so that a path leads elsewhere.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fchmod, mkdirat, openat, openat2, statx,
+};
+use rustix::io::Errno;
+
+use super::error::{FsError, Operation};
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Linux 5.6.
+const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// Makes the directories of a path below `base` that are missing, with the mode of `base`. At a link, a mount or a file
+/// it ends: what has the name is left as it is. `base_path` is for messages.
+pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(), FsError> {
+    let failed = |e: Errno| FsError::new(Operation::CreateDir, &base_path.join(path), e.into());
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(&base, c"", flags, StatxFlags::MODE).map_err(failed)?;
+    let mode = Mode::from_raw_mode(stat.stx_mode.into());
+    let mut dir = openat(&base, ".", DIRECTORY, Mode::empty()).map_err(failed)?;
+    for component in path.components() {
+        let name = match component {
+            Component::Normal(name) => name,
+            Component::CurDir => continue,
+            _ => return Err(failed(Errno::INVAL)),
+        };
+        let open = |above: &OwnedFd| openat2(above, name, DIRECTORY, Mode::empty(), SAME_MOUNT);
+        dir = match open(&dir) {
+            Err(Errno::NOENT) => {
+                match mkdirat(&dir, name, mode) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(e) => return Err(failed(e)),
+                }
+                let made = open(&dir).map_err(failed)?;
+                // The umask may have taken something of it away.
+                fchmod(&made, mode).map_err(failed)?;
+                made
+            }
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
+            found => found.map_err(failed)?,
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn what_is_missing_is_made_and_nothing_elsewhere() {
+        let dir = Scratch::new("below");
+        let base_path = dir.path("volume");
+        for name in ["volume/there", "outside"] {
+            fs::create_dir_all(dir.path(name)).unwrap();
+        }
+        fs::write(dir.path("volume/file"), "").unwrap();
+        symlink("../outside", dir.path("volume/link")).unwrap();
+        let shared = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&base_path, shared).unwrap();
+        let base = File::open(&base_path).unwrap();
+        let mode = |path: &str| {
+            let found = fs::symlink_metadata(base_path.join(path)).unwrap();
+            found.permissions().mode() & 0o7777
+        };
+        let before = mode("there");
+        for path in [
+            "a/b",
+            "./there//c/",
+            "there",
+            "file",
+            "file/d",
+            "link",
+            "link/e",
+        ] {
+            create_dirs(&base, &base_path, Path::new(path)).unwrap();
+        }
+        for path in ["a", "a/b", "there/c"] {
+            assert_eq!(mode(path), 0o777, "{path}");
+        }
+        assert_eq!(mode("there"), before);
+        assert_eq!(fs::read_dir(dir.path("outside")).unwrap().count(), 0);
+        for path in ["../f", "/f", "a/../../f"] {
+            let error = create_dirs(&base, &base_path, Path::new(path)).unwrap_err();
+            assert_eq!(error.errno(), Some(Errno::INVAL.raw_os_error()), "{path}");
+        }
+        assert!(!dir.path("f").exists());
+    }
+}
