@@ -218,15 +218,20 @@ fn what_changes_is_read_anew_and_what_is_missing_is_not_known() -> Result<()> {
         .file(&format!("{kubepods}/memory.current"), "3000\n")?
         .file(&format!("{kubepods}/memory.max"), "max\n")?
         .file("/proc/meminfo", "no such line\n")?
+        .file(
+            "/proc/zoneinfo",
+            "Node 0, zone DMA\n  pages free 9\n low 5\n",
+        )?
         .file("/proc/sys/kernel/pid_max", "100\n")?;
     let found = reader.read(AT + Duration::from_secs(1));
     assert_eq!(found.kubepods.map(|it| it.usage), Some(3000));
     assert_eq!(found.kubepods_limit, None);
     assert_eq!(found.memory_free, None);
     assert_eq!(found.memory_total, 16_384 << 10, "the last that was told");
-    assert_eq!(found.pids_max, Some(32_768), "settings stay for a while");
-    let found = reader.read(AT + Duration::from_secs(10));
     assert_eq!(found.pids_max, Some(100));
+    assert_eq!(found.low_watermark, None, "it stays for a while");
+    let found = reader.read(AT + Duration::from_secs(10));
+    assert_eq!(found.low_watermark, Some(5 * 4096));
 
     node.fake
         .file(&format!("{kubepods}/memory.stat"), "anon none\n")?;

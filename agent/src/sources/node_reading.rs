@@ -16,9 +16,9 @@ use crate::sources::cgroup_use::{LimitFile, MemoryFiles, StallFile, read};
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{HeldFile, Root, TextBuffer, Trees};
 
-/// How long settings of the kernel are taken to stay: only an administrator changes them, and
+/// How long the watermarks of the kernel are taken to stay: only an administrator changes them, and
 /// `/proc/zoneinfo` is large on large machines.
-const SETTINGS_STAY: Duration = Duration::from_secs(10);
+const WATERMARKS_STAY: Duration = Duration::from_secs(10);
 
 /// Reader of the node.
 #[derive(Debug)]
@@ -37,16 +37,9 @@ pub struct NodeReader {
     kubepods_stall: Option<StallFile>,
     /// The last that was told: where it cannot be read for once, the capacity is still known.
     memory_total: u64,
-    settings: Option<Settings>,
+    /// And when it was read.
+    low_watermark: Option<(Option<u64>, Duration)>,
     buffer: TextBuffer,
-}
-
-/// What of the kernel changes by administration alone.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    read_at: Duration,
-    low_watermark: Option<u64>,
-    pids_max: Option<u64>,
 }
 
 impl NodeReader {
@@ -79,7 +72,7 @@ impl NodeReader {
             kubepods_limit: None,
             kubepods_stall: None,
             memory_total,
-            settings: None,
+            low_watermark: None,
             buffer,
         })
     }
@@ -92,7 +85,6 @@ impl NodeReader {
     /// All of it; `at` is the time of the reading, `CLOCK_BOOTTIME`.
     pub fn read(&mut self, at: Duration) -> NodeReading {
         let meminfo = self.meminfo();
-        let settings = self.settings(at);
         let kubepods = self.kubepods();
         NodeReading {
             at,
@@ -103,13 +95,13 @@ impl NodeReader {
             hugepages: meminfo.and_then(|it| it.hugetlb).unwrap_or(0),
             slab_reclaimable: meminfo.and_then(|it| it.slab_reclaimable),
             free_of_cpus: None,
-            low_watermark: settings.low_watermark,
+            low_watermark: self.low_watermark(at),
             page_size: Some(self.page_size),
             root: self.root_memory(),
             kubepods_limit: kubepods.and_then(|_| self.kubepods_limit()),
             kubepods,
             nodefs: self.nodefs(),
-            pids_max: settings.pids_max,
+            pids_max: self.pids_max(),
             pids: self.pids(),
             stall: self.stall(),
             kubepods_stall: self.kubepods_stall(),
@@ -145,24 +137,25 @@ impl NodeReader {
         Some(info)
     }
 
-    fn settings(&mut self, at: Duration) -> Settings {
-        if let Some(settings) = self.settings
-            && at.saturating_sub(settings.read_at) < SETTINGS_STAY
+    fn low_watermark(&mut self, at: Duration) -> Option<u64> {
+        if let Some((low_watermark, read_at)) = self.low_watermark
+            && at.saturating_sub(read_at) < WATERMARKS_STAY
         {
-            return settings;
+            return low_watermark;
         }
+        let text = self.root.read_text("/proc/zoneinfo").ok();
+        let pages = text.and_then(|it| low_watermark_pages(&it));
+        let low_watermark = pages.map(|it| it.saturating_mul(self.page_size));
+        self.low_watermark = Some((low_watermark, at));
+        low_watermark
+    }
+
+    /// Read anew each time: whoever raises it in need wants nobody to go for what it was.
+    fn pids_max(&self) -> Option<u64> {
         let text = |path: &str| self.root.read_text(path).ok();
         let pid_max = text("/proc/sys/kernel/pid_max");
         let threads_max = text("/proc/sys/kernel/threads-max");
-        let settings = Settings {
-            read_at: at,
-            low_watermark: text("/proc/zoneinfo")
-                .and_then(|it| low_watermark_pages(&it))
-                .map(|pages| pages.saturating_mul(self.page_size)),
-            pids_max: max_pids(pid_max.as_deref(), threads_max.as_deref()),
-        };
-        self.settings = Some(settings);
-        settings
+        max_pids(pid_max.as_deref(), threads_max.as_deref())
     }
 
     fn root_memory(&mut self) -> Option<MemoryUse> {
