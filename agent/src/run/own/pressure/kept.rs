@@ -1,8 +1,8 @@
 //! What of the state of eviction outlives the agent: what the node was short of, and the evictions that the brakes
 //! count. Without it each restart would let pods in that the next pass has go, and begin the count anew.
 //!
-//! It is written before anybody goes, without a sync: it survives the agent, and of another boot the conditions
-//! alone mean anything. A disk that does not answer or is full holds up no eviction.
+//! It is written before anybody goes, without a sync: it survives the agent, and of another boot that a disk was short
+//! alone means anything. A disk that does not answer or is full holds up no eviction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,12 +42,19 @@ impl Saved {
         let is_of_this_boot = self.boot_id == boot_id;
         let seen = |it: &Duration| if is_of_this_boot { *it } else { now };
         let mut state = State::new();
-        let conditions = self.condition_seen.iter();
+        let conditions = self.conditions(boot_id);
         state.condition_seen = conditions.map(|(it, at)| (*it, seen(at))).collect();
         if is_of_this_boot {
             state.brakes.continued(&self.brakes);
         }
         state
+    }
+
+    /// What the node may still be short of: a boot gives memory and process ids back, and no disk.
+    fn conditions(&self, boot_id: &str) -> impl Iterator<Item = (&NodeCondition, &Duration)> {
+        let is_of_this_boot = self.boot_id == boot_id;
+        let conditions = self.condition_seen.iter();
+        conditions.filter(move |(it, _)| is_of_this_boot || **it == NodeCondition::DiskPressure)
     }
 
     /// It would decide otherwise.
@@ -102,7 +109,8 @@ impl KeptState {
 
     /// What the node was short of.
     pub(in crate::run) fn conditions(&self) -> BTreeSet<NodeCondition> {
-        self.saved.condition_seen.keys().copied().collect()
+        let conditions = self.saved.conditions(&self.boot_id);
+        conditions.map(|(it, _)| *it).collect()
     }
 
     /// Writes what is new of it.
@@ -157,9 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn evictions_count_on_in_the_same_boot_and_conditions_in_any() {
+    fn evictions_and_conditions_go_on_in_the_same_boot_and_that_of_a_disk_in_any() {
         let now = Duration::from_secs(200);
-        let (saved, seen) = (saved(), NodeCondition::MemoryPressure);
+        let (mut saved, disk) = (saved(), NodeCondition::DiskPressure);
+        let (seen, pids) = (Duration::from_secs(150), NodeCondition::PIDPressure);
+        saved.condition_seen.extend([(disk, seen), (pids, seen)]);
         let same = saved.state("this", now);
         assert_eq!(same.condition_seen, saved.condition_seen);
         let kills = |state: &State| -> Vec<usize> {
@@ -171,7 +181,7 @@ mod tests {
         assert_eq!(kills(&same), of_memory);
         assert!(!same.has_passed);
         let other = saved.state("other", now);
-        assert_eq!(other.condition_seen, [(seen, now)].into());
+        assert_eq!(other.condition_seen, [(disk, now)].into());
         assert_eq!(other.brakes, Brakes::new());
         assert_eq!(Saved::default().state("this", now), State::new());
     }
