@@ -66,6 +66,15 @@ pub(super) struct Leaving {
     shmem: u64,
 }
 
+impl Leaving {
+    /// Those in memory go only once their pod is dead, which may take longer than they are waited for.
+    fn begins(&mut self, now: Duration) {
+        if self.condition == NodeCondition::MemoryPressure {
+            self.until = now.saturating_add(LEAVE_TIME_IN_MEMORY);
+        }
+    }
+}
+
 /// Memory is no longer short once those are gone that go for it.
 fn are_enough(leaving: &[Leaving], policy: &Policy, relief: &Relief) -> bool {
     let of_memory = leaving
@@ -328,6 +337,10 @@ impl Watcher {
             .grace
             .is_zero()
             .then(|| self.parts.writer.kill_pod(&cgroup, KILL_TIME));
+        let leaving = self.leaving.iter_mut();
+        for leaving in leaving.filter(|it| it.pod == victim.pod) {
+            leaving.begins(clock::boottime());
+        }
         let signal = EvictionSignal::from(&victim.cause);
         let age = self.figures.get(uid).and_then(|it| it.at);
         let age = age.map(|it| snapshot.at.saturating_sub(it));
@@ -568,6 +581,25 @@ mod tests {
             let time = leave_time(condition, grace, pod);
             assert_eq!(time, expected, "{condition:?} {grace:?}");
         }
+    }
+
+    /// A kill may take twice as long.
+    #[test]
+    fn files_in_memory_are_waited_for_from_the_end_of_the_kill() {
+        let seconds = Duration::from_secs;
+        let until = |condition| {
+            let mut leaving = Leaving {
+                condition,
+                pod: pod_ref(),
+                directory: PathBuf::from("/pod"),
+                until: seconds(130),
+                shmem: 0,
+            };
+            leaving.begins(seconds(102));
+            leaving.until
+        };
+        assert_eq!(until(NodeCondition::MemoryPressure), seconds(103));
+        assert_eq!(until(NodeCondition::DiskPressure), seconds(130));
     }
 
     /// Others who take more of it meanwhile are not waited with.
