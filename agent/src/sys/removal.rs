@@ -27,6 +27,11 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// Linux 5.6.
+const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
 /// What becomes of mounts in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
@@ -77,6 +82,38 @@ pub fn remove_tree(path: &Path, mounts: Mounts) -> Result<(), FsError> {
         }
     }
     Err(failed(path, Errno::NOTEMPTY))
+}
+
+/// Takes away what is mounted right in `directory`, which is below `above` by no link and no mount, with the places of the
+/// mounts, as far as it can be: what remains is found by [`remove_tree`].
+pub fn remove_mounts(above: &Path, directory: &Path) {
+    try_remove_mounts(above, directory).ok();
+}
+
+fn try_remove_mounts(above: &Path, directory: &Path) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = open(above, flags, Mode::empty())?;
+    let flags = OFlags::RDONLY | DIRECTORY;
+    let mut dir = Dir::new(openat2(
+        &above,
+        directory,
+        flags,
+        Mode::empty(),
+        SAME_MOUNT,
+    )?)?;
+    while let Some(Ok(entry)) = dir.read() {
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let dir = dir.fd()?;
+        let is_mount = || matches!(open_below(dir, name, Mounts::Refuse), Err(Errno::XDEV));
+        if is_mount() {
+            while is_mount() && detach(dir, name).is_ok() {}
+            unlinkat(dir, name, AtFlags::REMOVEDIR).ok();
+        }
+    }
+    Ok(())
 }
 
 /// A directory that is being emptied.
@@ -183,10 +220,9 @@ enum Found {
 
 /// Opens a directory of the same mount, after detaching what is mounted on it.
 fn open_below(parent: BorrowedFd<'_>, name: &CStr, mounts: Mounts) -> Result<Found, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     loop {
         let flags = OFlags::RDONLY | DIRECTORY;
-        match openat2(parent, name, flags, Mode::empty(), resolve) {
+        match openat2(parent, name, flags, Mode::empty(), SAME_MOUNT) {
             Ok(opened) => return Ok(Found::Directory(opened)),
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Other),
             Err(Errno::XDEV) if mounts == Mounts::Detach => detach(parent, name)?,
@@ -259,6 +295,22 @@ mod tests {
         remove_tree(&base.path("absent/below"), Mounts::Refuse).unwrap();
         remove_tree(base.directory(), Mounts::Refuse).unwrap();
         assert!(!base.directory().exists());
+    }
+
+    #[test]
+    fn where_nothing_is_mounted_no_mount_is_taken_away() {
+        let base = Scratch::new("removal");
+        fs::create_dir_all(base.path("outside/there")).unwrap();
+        fs::create_dir_all(base.path("tree/volumes/empty")).unwrap();
+        base.write("tree/volumes/file", "x");
+        base.link("tree/volumes/link", "../../outside");
+        base.link("tree/link", "../outside");
+        for directory in ["tree/volumes", "tree/link", "tree/absent"] {
+            remove_mounts(base.directory(), Path::new(directory));
+        }
+        for path in ["outside/there", "tree/volumes/empty", "tree/volumes/file"] {
+            assert!(base.path(path).exists(), "{path}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The loop only gives them another name, beside the old one, so that a pod of the same UID can begin
 //! at once; a thread empties them, however much is in them, and comes back to what cannot be removed.
-//! What an agent left behind by that name is taken up by the next one.
+//! Another one detaches volumes in memory before that: the memory does not wait for a disk. What an
+//! agent left behind by that name is taken up by the next one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::pods::StatePaths;
+use super::pods::{StatePaths, VOLUMES};
 use crate::model::pod::PodUid;
 use crate::run::RunError;
 use crate::run::told::Told;
 use crate::sys::append::rename_if_any;
-use crate::sys::removal::{Mounts, remove_tree};
+use crate::sys::removal::{Mounts, remove_mounts, remove_tree};
 use crate::sys::{FsError, Root, clock};
 
 const PREFIX: &str = ".removing-";
@@ -24,9 +25,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait between two tries of the same directory.
 const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// Hands directories to the thread; the thread ends when this is dropped.
+/// Hands directories to the threads, which end when this is dropped.
 pub(super) struct Files {
-    work: Sender<PathBuf>,
+    orders: Sender<PathBuf>,
     told: Told,
     /// Of directories that could not even be renamed: when to try again.
     stuck: BTreeMap<PathBuf, Backoff>,
@@ -41,21 +42,26 @@ struct Backoff {
 impl Files {
     /// Begins with what an earlier agent has not finished.
     pub(super) fn start(paths: &StatePaths, told: &Told) -> Result<Self, RunError> {
+        let (orders, ordered) = channel();
         let (work, todo) = channel();
         for directory in [paths.pods(), paths.logs()] {
             // What cannot be listed now is listed by the next start.
             let names = Root::host().list(&directory).unwrap_or_default();
             for name in names.iter().filter(|it| it.starts_with(PREFIX)) {
-                work.send(directory.join(name)).ok();
+                orders.send(directory.join(name)).ok();
             }
         }
+        thread::Builder::new()
+            .name("volumes".to_owned())
+            .spawn(move || detach_volumes(&ordered, &work))
+            .map_err(RunError::Thread)?;
         let teller = told.clone();
         thread::Builder::new()
             .name("files".to_owned())
             .spawn(move || run(&todo, &teller))
             .map_err(RunError::Thread)?;
         Ok(Self {
-            work,
+            orders,
             told: told.clone(),
             stuck: BTreeMap::new(),
         })
@@ -78,20 +84,25 @@ impl Files {
             return false;
         }
         // Without the thread it is the next start's.
-        self.work.send(moved).ok();
+        self.orders.send(moved).ok();
         true
     }
 }
 
-/// Whether something of a pod's directory is still there, under this name or on its way out.
-pub(super) fn is_left(directory: &Path) -> bool {
+/// Whether one of these parts of a pod's directory is still there, under its name or on its way out.
+pub(super) fn is_left(directory: &Path, parts: &[PathBuf]) -> bool {
     let (Some(above), Some(uid)) = (directory.parent(), directory.file_name()) else {
         return false;
     };
-    let prefix = format!("{PREFIX}{}-", uid.display());
-    let is_leaving = |names: Vec<String>| names.iter().any(|it| it.starts_with(&prefix));
     let root = Root::host();
-    root.exists(directory) || root.list(above).is_ok_and(is_leaving)
+    let is_in = |directory: &Path| {
+        let mut parts = parts.iter();
+        parts.any(|it| root.has_name(directory.join(it)).unwrap_or(false))
+    };
+    let prefix = format!("{PREFIX}{}-", uid.display());
+    let is_leaving = |name: &String| name.starts_with(&prefix) && is_in(&above.join(name));
+    // In this order: it gets the other name in between.
+    is_in(directory) || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
 }
 
 impl Backoff {
@@ -101,6 +112,16 @@ impl Backoff {
             next: now + wait,
             wait,
         }
+    }
+}
+
+fn detach_volumes(ordered: &Receiver<PathBuf>, work: &Sender<PathBuf>) {
+    for directory in ordered {
+        if let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) {
+            remove_mounts(above, &Path::new(name).join(VOLUMES));
+        }
+        // Without the thread it is the next start's.
+        work.send(directory).ok();
     }
 }
 
@@ -143,4 +164,29 @@ fn remains(told: &Told, error: &FsError) {
         "PodFilesRemain",
         format!("of a pod that is over, tried again from time to time: {why}"),
     );
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn what_is_left_of_a_pod_is_found_under_both_of_its_names() {
+        let (dir, root) = (Scratch::new("left"), Root::host());
+        let pod = dir.path("uid");
+        let left = || [".", "volumes/cache"].map(|it| is_left(&pod, &[PathBuf::from(it)]));
+        assert_eq!(left(), [false, false]);
+        root.create_dir_all(pod.join("volumes/cache")).unwrap();
+        root.create_dir_all(dir.path(".removing-uid-other-1/volumes/other"))
+            .unwrap();
+        assert_eq!(left(), [true, true]);
+        let leaving = dir.path(".removing-uid-1");
+        rename_if_any(&pod, &leaving).unwrap();
+        assert_eq!(left(), [true, true]);
+        root.remove_dir_all(leaving.join("volumes/cache")).unwrap();
+        assert_eq!(left(), [true, false]);
+        assert!(!is_left(&pod, &[]));
+    }
 }

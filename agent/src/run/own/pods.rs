@@ -36,6 +36,9 @@ use crate::sys::{FsError, steady};
 /// Records and directories of pods, below the state directory.
 pub(super) const PODS: &str = "pods";
 
+/// Volumes of a pod, below its directory.
+pub(super) const VOLUMES: &str = "volumes";
+
 /// One start of a container, from the decision to start it until its cgroup is gone.
 #[derive(Debug)]
 pub(super) struct Instance {
@@ -445,7 +448,7 @@ impl StatePaths {
     }
 
     pub(super) fn volume(&self, uid: &PodUid, name: &str) -> PathBuf {
-        self.pod_dir(uid).join("volumes").join(name)
+        self.pod_dir(uid).join(VOLUMES).join(name)
     }
 
     pub(super) fn logs(&self) -> PathBuf {

@@ -2,7 +2,7 @@
 //! measures what came of it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub(super) struct Leaving {
     condition: NodeCondition,
     pod: PodRef,
     directory: PathBuf,
+    /// What of it gives back what is short.
+    parts: Vec<PathBuf>,
     until: Duration,
     /// Bytes of memory that go with them at most; 0 where that is not known.
     shmem: u64,
@@ -234,8 +236,11 @@ impl Watcher {
     /// Looks whether the files of the last victims are gone. Of a disk the others are measured anew from then on.
     pub(super) fn see_leaving(&mut self, now: Duration) {
         for leaving in std::mem::take(&mut self.leaving) {
-            let directory = leaving.directory.clone();
-            let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
+            let (directory, parts) = (leaving.directory.clone(), leaving.parts.clone());
+            let is_there = self
+                .parts
+                .patience
+                .ask(move |_asker| is_left(&directory, &parts));
             let is_there = is_there.unwrap_or(true);
             if is_there && now < leaving.until {
                 self.leaving.push(leaving);
@@ -323,6 +328,7 @@ impl Watcher {
                 condition,
                 pod: victim.pod.clone(),
                 directory: candidate.directory.clone(),
+                parts: parts_to_go(condition, candidate),
                 until: ends_at.saturating_add(time),
                 shmem: memory.map_or(0, |it| it.shmem),
             }));
@@ -509,6 +515,17 @@ fn leave_time(condition: NodeCondition, grace: Duration, pod: &Candidate) -> Opt
     }
 }
 
+/// Of its directory: with volumes in memory memory comes back, however long the rest takes.
+fn parts_to_go(condition: NodeCondition, pod: &Candidate) -> Vec<PathBuf> {
+    if condition != NodeCondition::MemoryPressure {
+        return vec![PathBuf::from(".")];
+    }
+    let volumes = pod.volumes.iter();
+    let in_memory = volumes.filter(|(name, _)| pod.is_volume_in_memory(name));
+    let parts = in_memory.filter_map(|(_, path)| path.strip_prefix(&pod.directory).ok());
+    parts.map(Path::to_owned).collect()
+}
+
 /// How long nobody else goes for what a victim is to give back.
 fn waits_until(asked_at: Duration, grace: Duration) -> Duration {
     let wait = (grace.saturating_mul(3) / 2).max(LEAST_WAIT);
@@ -581,6 +598,10 @@ mod tests {
             let time = leave_time(condition, grace, pod);
             assert_eq!(time, expected, "{condition:?} {grace:?}");
         }
+        let cache = PathBuf::from("volumes/cache");
+        assert_eq!(parts_to_go(memory, &in_memory), [cache]);
+        assert!(parts_to_go(memory, &on_disk).is_empty());
+        assert_eq!(parts_to_go(disk, &in_memory), [PathBuf::from(".")]);
     }
 
     /// A kill may take twice as long.
@@ -592,6 +613,7 @@ mod tests {
                 condition,
                 pod: pod_ref(),
                 directory: PathBuf::from("/pod"),
+                parts: Vec::new(),
                 until: seconds(130),
                 shmem: 0,
             };
@@ -636,6 +658,7 @@ mod tests {
                 condition: *condition,
                 pod: pod_ref(),
                 directory: PathBuf::from("/pod"),
+                parts: Vec::new(),
                 until: Duration::ZERO,
                 shmem: *shmem,
             });
