@@ -273,7 +273,7 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     agent.put(&write("small", 2))?;
     agent.wait_pod("small", "runs", is_running)?;
     agent.put(&write("large", 40))?;
-    agent.wait_pod("large", "is evicted", is_evicted)?;
+    let large = agent.wait_pod("large", "is evicted", is_evicted)?;
     assert_eq!(evicted(&agent)?, ["large"]);
     let node = agent.events("node")?;
     let reasons: Vec<&str> = node.iter().map(|it| it.event.reason.as_ref()).collect();
@@ -286,7 +286,12 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     })?;
     thread::sleep(Duration::from_secs(3));
     assert_eq!(evicted(&agent)?, ["large"]);
-    agent.wait_pod("small", "runs", is_running)?;
+    let small = agent.wait_pod("small", "runs", is_running)?;
+    let has_logs = |pod: &PodEntry| {
+        let name = format!("{}_{}_{}", pod.namespace, pod.name, pod.uid);
+        agent.state().join("logs").join(name).exists()
+    };
+    assert_eq!([&small, &large].map(has_logs), [true, false]);
     Ok(())
 }
 

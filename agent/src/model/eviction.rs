@@ -645,6 +645,12 @@ impl EvictionCause {
         }
     }
 
+    /// The disk of the node was short.
+    pub fn is_of_disk(&self) -> bool {
+        let disk = NodeCondition::DiskPressure;
+        matches!(self, Self::Threshold { threshold, .. } if threshold.signal.condition() == disk)
+    }
+
     /// `status.reason` of the pod.
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -698,6 +704,34 @@ mod tests {
         let own = files(100, 5);
         assert_eq!(own.with_files_of([files(60, 4), files(30, 1)]), own);
         assert_eq!(own.with_files_of([]), own);
+    }
+
+    #[test]
+    fn a_limit_of_a_pod_says_nothing_of_the_disk() {
+        let by = |signal| EvictionCause::Threshold {
+            threshold: Threshold {
+                signal,
+                amount: Amount::Fraction(0.1),
+                grace: Duration::ZERO,
+                min_reclaim: None,
+            },
+            observation: Observation {
+                available: 0,
+                capacity: 1,
+                at: None,
+            },
+        };
+        for signal in [Signal::NodeFsAvailable, Signal::ImageFsInodesFree] {
+            assert!(by(signal).is_of_disk(), "{signal}");
+        }
+        let limit = StorageLimit::Pod;
+        for cause in [
+            by(Signal::MemoryAvailable),
+            EvictionCause::LocalStorage { limit },
+            EvictionCause::Stall,
+        ] {
+            assert!(!cause.is_of_disk(), "{cause:?}");
+        }
     }
 
     #[test]

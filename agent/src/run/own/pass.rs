@@ -847,7 +847,8 @@ impl Loop {
     }
 
     /// Pods that are over: their cgroup goes, and a deleted one is forgotten when it is gone. The files
-    /// of an evicted one go at once, as kubelet's do; its logs and its record stay.
+    /// of an evicted one go at once, as kubelet's do; its record stays, and so do its logs, unless it
+    /// went for a disk.
     fn retire_pods(&mut self, now: Duration) {
         let mut gone = Vec::new();
         for (uid, entry) in &mut self.pods {
@@ -865,7 +866,11 @@ impl Loop {
                 Ok(Existence::Absent) if entry.state.deletion.is_some() => gone.push(uid.clone()),
                 Ok(Existence::Absent) if entry.state.eviction.is_some() && !entry.gave_up_files => {
                     let directory = self.paths.pod_dir(uid);
-                    entry.gave_up_files = self.files.discard(&directory, uid, now);
+                    let logs = self.paths.pod_logs(&entry.pod_ref);
+                    let eviction = entry.state.eviction.as_ref();
+                    let is_of_disk = eviction.is_some_and(|it| it.victim.cause.is_of_disk());
+                    entry.gave_up_files = self.files.discard(&directory, uid, now)
+                        && (!is_of_disk || self.files.discard(&logs, uid, now));
                 }
                 Ok(Existence::Absent) | Err(_) => {}
                 Ok(_) => self.removals.insert(entry.cgroup.clone(), now),
