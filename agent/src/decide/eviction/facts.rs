@@ -38,7 +38,7 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
         pod_level_memory_request: pod.pod_level_request(MEMORY).cloned(),
         storage_limit: limits.get(STORAGE).cloned(),
         containers: containers.collect(),
-        volumes: pod.volumes.iter().map(volume).collect(),
+        volumes: pod.volumes.iter().map(|it| volume(it, compat)).collect(),
     }
 }
 
@@ -82,9 +82,14 @@ fn container(it: &Container, is_held_to_limit: bool) -> ContainerFacts {
     }
 }
 
-fn volume(it: &Volume) -> VolumeFacts {
+fn volume(it: &Volume, compat: Compat) -> VolumeFacts {
+    // One in memory is as large as its limit, in whole pages.
+    let is_held = |memory: bool| !memory || compat == Compat::Kubelet;
     let (is_local, size_limit) = match &it.source {
-        VolumeSource::EmptyDir { memory, size_limit } => (!memory, size_limit.as_ref()),
+        VolumeSource::EmptyDir { memory, size_limit } => {
+            let size_limit = size_limit.as_ref().filter(|_| is_held(*memory));
+            (!memory, size_limit)
+        }
         VolumeSource::HostPath { .. } => (true, None),
         VolumeSource::Other { kind } => (matches!(kind.as_str(), "configMap" | "gitRepo"), None),
     };
@@ -99,6 +104,7 @@ fn volume(it: &Volume) -> VolumeFacts {
 mod tests {
     use super::*;
     use crate::decide::testing::pod;
+    use crate::model::quantity::Quantity;
 
     #[test]
     fn a_sidecar_is_held_to_a_limit_of_its_own() {
@@ -114,6 +120,26 @@ mod tests {
             let names: Vec<&str> = of.map(|it| it.name.as_str()).collect();
             assert_eq!(names, held, "{compat:?}");
         }
+    }
+
+    #[test]
+    fn nobody_goes_for_a_volume_in_memory_that_is_full() {
+        let volume = |memory| {
+            let limit = Quantity::from_bytes(10_000_000);
+            let source = VolumeSource::EmptyDir {
+                memory,
+                size_limit: Some(limit.clone()),
+            };
+            let name = "cache".to_owned();
+            let held = |compat| {
+                let (name, source) = (name.clone(), source.clone());
+                let facts = super::volume(&Volume { name, source }, compat);
+                facts.size_limit == Some(limit.clone())
+            };
+            [held(Compat::Ballast), held(Compat::Kubelet)]
+        };
+        assert_eq!(volume(true), [false, true]);
+        assert_eq!(volume(false), [true, true]);
     }
 
     #[test]
