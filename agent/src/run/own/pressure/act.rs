@@ -124,7 +124,11 @@ impl Watcher {
                 for victim in victims {
                     self.evict(victim, snapshot);
                 }
-                Acted::Asked
+                match self.parts.policy.compat {
+                    Compat::Ballast => Acted::OwnLimits,
+                    // The same ones are chosen until they are gone.
+                    Compat::Kubelet => Acted::Asked,
+                }
             }
             Some(Action::Relieve(relief)) => self.relieve(relief, snapshot),
         };

@@ -179,10 +179,24 @@ pub(super) enum Acted {
     Nothing,
     /// Something was done whose effect shows later.
     Asked,
+    /// Pods went for limits of their own; what the node is short of waits for the next pass.
+    OwnLimits,
     /// The effect of the last kill is still to be seen.
     Waits,
     /// A pod was killed, and is gone.
     Killed,
+}
+
+impl Acted {
+    /// How soon the next pass has to come; `None`: by what the node is short of.
+    fn next_pass(self) -> Option<Duration> {
+        match self {
+            Self::Killed | Self::OwnLimits => Some(RELIEF_PASS),
+            Self::Asked => Some(SHORT_PASS),
+            Self::Waits => Some(pace::PAST),
+            Self::Nothing => None,
+        }
+    }
 }
 
 /// Starts the thread.
@@ -456,16 +470,19 @@ impl Watcher {
     }
 
     fn until_next_pass(&self, acted: Acted, decision: &Decision) -> Duration {
+        if let Some(next_pass) = acted.next_pass() {
+            return next_pass;
+        }
         let mut blocked = decision.blocked.iter();
         let is_calm = self.state.met.is_empty() && self.parts.stages.is_clear();
-        match acted {
-            Acted::Killed => RELIEF_PASS,
-            Acted::Nothing if blocked.any(|it| it.reason == BlockedReason::Ending) => ENDING_PASS,
-            Acted::Asked => SHORT_PASS,
-            Acted::Waits => pace::PAST,
-            Acted::Nothing if !is_calm || self.is_blind() => SHORT_PASS,
-            Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
-            Acted::Nothing => self.gap_of_disks(),
+        if blocked.any(|it| it.reason == BlockedReason::Ending) {
+            ENDING_PASS
+        } else if !is_calm || self.is_blind() {
+            SHORT_PASS
+        } else if self.parts.stall.is_some() {
+            STALL_PASS
+        } else {
+            self.gap_of_disks()
         }
     }
 
@@ -583,5 +600,19 @@ impl Watcher {
     fn is_disk_short(&self) -> bool {
         let mut met = self.state.met.iter();
         met.any(|it| it.threshold.signal.condition() == NodeCondition::DiskPressure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leak takes gigabytes in the second that a disk may wait.
+    #[test]
+    fn memory_does_not_wait_for_pods_that_go_for_limits_of_their_own() {
+        let next_pass = Acted::OwnLimits.next_pass();
+        assert!(next_pass.is_some_and(|it| it <= RELIEF_PASS));
+        assert!(next_pass < Acted::Asked.next_pass());
+        assert_eq!(Acted::Nothing.next_pass(), None);
     }
 }
