@@ -30,8 +30,10 @@ use crate::sys::filesystem::Filesystem;
 const MAX_DEPTH: usize = 64;
 /// Directories below that, walked afterwards.
 const MAX_DEFERRED: usize = 64;
-/// Inodes with several names that are remembered, so as to count them once.
+/// Inodes with several names that are remembered, so as to count them once. Of the others each name counts for its part.
 const MAX_LINKED: usize = 65_536;
+/// Of an inode.
+const PARTS: u64 = 1 << 20;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -262,8 +264,11 @@ pub struct Walk {
     stack: Vec<Dir>,
     deferred: Vec<OwnedFd>,
     linked: HashSet<u64>,
+    max_linked: usize,
     bytes: u64,
     inodes: u64,
+    /// Of more inodes.
+    parts: u64,
     /// False: there is no directory to walk.
     has_begun: bool,
     is_complete: bool,
@@ -278,8 +283,10 @@ impl Walk {
             stack: Vec::new(),
             deferred: Vec::new(),
             linked: HashSet::new(),
+            max_linked: MAX_LINKED,
             bytes: 0,
             inodes: 0,
+            parts: 0,
             has_begun: false,
             is_complete: true,
             memory: None,
@@ -342,7 +349,7 @@ impl Walk {
         Measured {
             disk_use: DiskUse {
                 bytes: found(self.bytes),
-                inodes: found(self.inodes),
+                inodes: found(self.inodes.saturating_add(self.parts / PARTS)),
             },
             at,
             is_complete: self.is_complete && self.has_begun,
@@ -390,17 +397,21 @@ impl Walk {
     }
 
     fn count(&mut self, stat: &Statx) {
+        let bytes = stat.stx_blocks.saturating_mul(512);
         if stat.stx_nlink > 1 && !is_dir(stat) {
             if self.linked.contains(&stat.stx_ino) {
                 return;
             }
-            if self.linked.len() == MAX_LINKED {
+            if self.linked.len() == self.max_linked {
+                // Some of its names may be elsewhere.
                 self.is_complete = false;
+                let n_names = u64::from(stat.stx_nlink);
+                self.bytes = self.bytes.saturating_add(bytes / n_names);
+                self.parts = self.parts.saturating_add(PARTS.div_ceil(n_names));
                 return;
             }
             self.linked.insert(stat.stx_ino);
         }
-        let bytes = stat.stx_blocks.saturating_mul(512);
         self.bytes = self.bytes.saturating_add(bytes);
         self.inodes = self.inodes.saturating_add(1);
     }

@@ -76,6 +76,30 @@ fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
 }
 
 #[test]
+fn files_with_many_names_count_once_also_beyond_what_is_remembered() {
+    let tree = Files::new("linked");
+    let mut all = vec![tree.0.directory().to_owned()];
+    for n in 0..4 {
+        let file = tree.file(&format!("{n}"), 300_000);
+        for name in ["a", "b"] {
+            fs::hard_link(&file, tree.0.path(format!("{n}{name}"))).unwrap();
+        }
+        all.push(file);
+    }
+    let all: Vec<&Path> = all.iter().map(PathBuf::as_path).collect();
+    let mut walk = Walk::begin(Place::at(tree.0.directory()));
+    walk.max_linked = 1;
+    walk.step(1000);
+    assert!(walk.is_done());
+    let found = walk.measured(Duration::ZERO);
+    let bytes = found.disk_use.bytes.unwrap();
+    // Each part is rounded down.
+    assert!(blocks(&all) - bytes < 9, "{bytes}");
+    assert_eq!(found.disk_use.inodes, Some(5));
+    assert!(!found.is_complete);
+}
+
+#[test]
 fn a_deep_tree_is_walked_to_its_end() {
     let tree = Files::new("deep");
     let mut path = tree.0.directory().to_owned();
