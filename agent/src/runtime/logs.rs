@@ -23,6 +23,9 @@ use crate::model::pod::PodUid;
 use crate::sys::append::{Appended, Copy, rename_if_any};
 use crate::sys::{FsError, Root};
 
+/// Of a copy that has not become an old file yet.
+const ROTATING: &str = "rotating";
+
 /// How often what was written during a copy is copied after it, before the rest is given up to a
 /// writer that is faster than the copy. Arbitrary: each round has a fraction of the last one's
 /// work.
@@ -188,7 +191,7 @@ fn add_old(
     n_old: u32,
 ) -> Result<Option<Copy>, FsError> {
     let mut old = old_files(path)?;
-    let aside = suffixed(path, "rotating");
+    let aside = suffixed(path, ROTATING);
     let copy = loop {
         let error = match copy_aside(log, start, len, &aside) {
             Ok(copy) => break copy,
@@ -276,6 +279,23 @@ pub fn prune(dir: &Path, n_attempts: usize) -> Result<Vec<u32>, FsError> {
         removed.push(attempt);
     }
     Ok(removed)
+}
+
+/// Removes the copies in the directory of a container that an agent was killed at. Not while a log there is rotated.
+pub fn remove_unfinished(dir: &Path) -> Result<(), FsError> {
+    let names = match Root::host().list(dir) {
+        Ok(names) => names,
+        Err(error) if error.is_gone() => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_unfinished = |name: &&String| {
+        let log = name.strip_suffix(ROTATING);
+        log.is_some_and(|it| it.ends_with(".log.")) && attempt_of(name).is_some()
+    };
+    for name in names.iter().filter(is_unfinished) {
+        Root::host().remove_file(dir.join(name))?;
+    }
+    Ok(())
 }
 
 /// The newest attempt that has a log in the directory of a container.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::Loop;
 use crate::run::RunError;
 use crate::runtime::ContainerOwner;
-use crate::runtime::logs::{Rotated, prune, rotate};
+use crate::runtime::logs::{Rotated, prune, remove_unfinished, rotate};
+use crate::sys::FsError;
 
 /// How often the length of each log is looked at: what a container writes in this time is beyond the
 /// bound. Kubelet looks every 10 s (`containerLogMonitorInterval`).
@@ -46,6 +47,8 @@ impl LogKeeper {
 
 fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
     let mut logs = Vec::new();
+    // Whatever an earlier agent has left there is gone.
+    let mut tidied = BTreeSet::new();
     // Of which something was said already.
     let mut told = BTreeSet::new();
     loop {
@@ -54,7 +57,13 @@ fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
                 logs = newer;
                 let directories = logs.iter().filter_map(|it| it.path.parent());
                 let directories: BTreeSet<&Path> = directories.collect();
-                directories.into_iter().for_each(prune_old);
+                tidied.retain(|it: &PathBuf| directories.contains(it.as_path()));
+                for directory in directories {
+                    if tidied.insert(directory.to_owned()) {
+                        look_back(remove_unfinished(directory));
+                    }
+                    look_back(prune(directory, KEPT_ATTEMPTS));
+                }
                 told.retain(|it| logs.iter().any(|log| log.path == *it));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -82,8 +91,8 @@ fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
     }
 }
 
-fn prune_old(directory: &Path) {
-    if let Err(error) = prune(directory, KEPT_ATTEMPTS) {
+fn look_back<T>(removed: Result<T, FsError>) {
+    if let Err(error) = removed {
         tracing::warn!(error = crate::observe::chain(&error), "remove old logs");
     }
 }

@@ -244,6 +244,27 @@ fn the_newest_attempts_keep_their_logs() {
     assert_eq!(last_attempt(&dir.0.path("absent")), None);
 }
 
+/// It would stay, and count for its pod, until that log is too long once more.
+#[test]
+fn a_copy_that_an_agent_was_killed_at_is_removed() {
+    let dir = TestDir::new("unfinished");
+    for name in [
+        "3.log",
+        "3.log.1",
+        "3.log.rotating",
+        "x.log.rotating",
+        "rotating",
+    ] {
+        dir.append(name, b"");
+    }
+    remove_unfinished(dir.0.directory()).unwrap();
+    assert_eq!(
+        dir.names(),
+        ["3.log", "3.log.1", "rotating", "x.log.rotating"]
+    );
+    remove_unfinished(&dir.0.path("absent")).unwrap();
+}
+
 #[test]
 fn logs_are_named_as_kubelet_names_them() {
     let owner = ContainerOwner {
