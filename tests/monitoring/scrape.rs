@@ -61,7 +61,7 @@ impl Endpoint {
         }
         let pages = Pages {
             metrics,
-            health: Health::new(Duration::from_secs(60), ["pods"], Duration::ZERO),
+            health: Health::new(Duration::from_secs(60), ["pods"]),
             stats: watch::channel(None).1,
             options: Options::default(),
         };

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::sys::clock;
+
 /// Alive while the loop completes passes; ready while nothing blocks. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Health {
@@ -13,7 +15,8 @@ pub struct Health {
 
 #[derive(Debug)]
 struct State {
-    /// Boottime of the last complete pass, or of the start.
+    /// When the last pass was complete, or of the start, by [`clock::monotonic`]: while the node is suspended no pass
+    /// is missing.
     last_pass: Duration,
     /// What is not ready yet, and why.
     blocked: BTreeMap<&'static str, String>,
@@ -21,19 +24,15 @@ struct State {
 
 impl Health {
     /// Alive until no pass completes for `max_pass_age`; not ready until `unblock` has been called
-    /// for each of `waits_for`. `now` is boottime.
-    pub fn new(
-        max_pass_age: Duration,
-        waits_for: impl IntoIterator<Item = &'static str>,
-        now: Duration,
-    ) -> Self {
+    /// for each of `waits_for`.
+    pub fn new(max_pass_age: Duration, waits_for: impl IntoIterator<Item = &'static str>) -> Self {
         let blocked = waits_for
             .into_iter()
             .map(|part| (part, "not yet".to_owned()))
             .collect();
         Self {
             shared: Arc::new(Mutex::new(State {
-                last_pass: now,
+                last_pass: clock::monotonic(),
                 blocked,
             })),
             max_pass_age,
@@ -41,8 +40,8 @@ impl Health {
     }
 
     /// A pass of the loop is complete.
-    pub fn pass_done(&self, now: Duration) {
-        self.lock().last_pass = now;
+    pub fn pass_done(&self) {
+        self.lock().last_pass = clock::monotonic();
     }
 
     /// `part` is not ready, because of `reason`.
@@ -70,8 +69,8 @@ impl Health {
     }
 
     /// `Err`: how long no pass has completed.
-    pub fn alive(&self, now: Duration) -> Result<(), String> {
-        let age = now.saturating_sub(self.lock().last_pass);
+    pub fn alive(&self) -> Result<(), String> {
+        let age = clock::monotonic().saturating_sub(self.lock().last_pass);
         if age <= self.max_pass_age {
             return Ok(());
         }
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn ready_once_every_part_is_and_the_text_says_which_is_not() {
-        let health = Health::new(Duration::from_secs(30), ["pods", "ebpf"], Duration::ZERO);
+        let health = Health::new(Duration::from_secs(30), ["pods", "ebpf"]);
         assert_eq!(
             health.ready(),
             Err("ebpf: not yet\npods: not yet\n".to_owned())
@@ -103,11 +102,22 @@ mod tests {
 
     #[test]
     fn alive_while_passes_complete() {
-        let at = Duration::from_secs;
-        let health = Health::new(at(30), [], at(100));
-        assert_eq!(health.alive(at(130)), Ok(()));
-        assert!(health.alive(at(131)).is_err());
-        health.pass_done(at(131));
-        assert_eq!(health.alive(at(161)), Ok(()));
+        let health = Health::new(Duration::from_secs(3600), []);
+        assert_eq!(health.alive(), Ok(()));
+        let health = Health::new(Duration::ZERO, []);
+        let begun = health.lock().last_pass;
+        while clock::monotonic() == begun {}
+        assert!(health.alive().is_err());
+        health.pass_done();
+        assert!(health.lock().last_pass > begun);
+    }
+
+    #[test]
+    fn time_in_which_the_node_is_suspended_is_no_time_without_a_pass() {
+        // Boottime is ahead of this clock by all of that time.
+        let health = Health::new(Duration::ZERO, []);
+        assert!(health.lock().last_pass <= clock::monotonic());
+        health.pass_done();
+        assert!(health.lock().last_pass <= clock::monotonic());
     }
 }

@@ -360,7 +360,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         Identity::NamesOrIds,
     );
     let parts = ["node", TREE, KERNEL_EVENTS, RUNTIME];
-    let health = Health::new(MAX_PASS_AGE, parts, clock::boottime());
+    let health = Health::new(MAX_PASS_AGE, parts);
     serve::raise_open_files();
     let kernel = Arc::new(Shared::default());
     kernel.kill_counts.set_trees(node.reader.trees());
@@ -655,7 +655,7 @@ impl Loop {
         self.metrics.loop_tick(trigger);
         self.metrics
             .loop_succeeded(WallTime::from_epoch(clock::wall()));
-        self.health.pass_done(now);
+        self.health.pass_done();
         self.metrics.set_ready(self.health.is_ready());
         if now >= self.measure_due {
             self.measure_due = now + MEASURE_EVERY;

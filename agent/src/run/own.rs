@@ -232,7 +232,6 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let health = Health::new(
         MAX_PASS_AGE,
         ["node", "recovery", "first pass", KERNEL_EVENTS],
-        clock::boottime(),
     );
     let kubepods = hands.plan.kubepods_path();
     exclusive.take_cgroup_root(&node, &kubepods)?;

@@ -45,10 +45,7 @@ const ROUTES: &[(&str, Page)] = &[
     ("/metrics/cadvisor", Page::Encoded(Endpoint::Cadvisor)),
     ("/metrics/resource", Page::Encoded(Endpoint::Resource)),
     ("/stats/summary", Page::Encoded(Endpoint::Summary)),
-    (
-        "/healthz",
-        Page::Health(|pages| pages.health.alive(clock::boottime())),
-    ),
+    ("/healthz", Page::Health(|pages| pages.health.alive())),
     ("/readyz", Page::Health(|pages| pages.health.ready())),
 ];
 
@@ -304,7 +301,7 @@ mod tests {
     async fn a_page_whose_client_has_gone_counts_until_it_is_made() {
         let pages = Pages {
             metrics: Metrics::default(),
-            health: Health::new(Duration::from_secs(60), [], clock::boottime()),
+            health: Health::new(Duration::from_secs(60), []),
             stats: watch::channel(None).1,
             options: Options::default(),
         };

@@ -8,7 +8,6 @@ use tokio::net::TcpSocket;
 
 use super::*;
 use crate::observe::shutdown::{self, ShutdownTrigger};
-use crate::sys::clock;
 
 /// Without TLS and token.
 fn open_to_all(address: SocketAddr) -> Listen {
@@ -21,7 +20,7 @@ fn open_to_all(address: SocketAddr) -> Listen {
 async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {
         metrics: Metrics::default(),
-        health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
+        health: Health::new(Duration::from_secs(60), ["pods"]),
         stats: watch::channel(None).1,
         options: Options::default(),
     };

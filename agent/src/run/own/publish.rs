@@ -189,7 +189,7 @@ impl Loop {
         self.counters.last_pass = now.saturating_sub(started);
         self.metrics
             .loop_succeeded(WallTime::from_epoch(clock::wall()));
-        self.health.pass_done(now);
+        self.health.pass_done();
         self.metrics.set_ready(self.health.is_ready());
         let is_due = self.publisher.changed(now);
         if scope == Scope::All {

@@ -16,7 +16,7 @@ impl Fixture {
         let (sweeps, stats) = watch::channel(None);
         let pages = Pages {
             metrics: Metrics::default(),
-            health: Health::new(Duration::from_secs(60), [], clock::boottime()),
+            health: Health::new(Duration::from_secs(60), []),
             stats,
             options: Options::default(),
         };

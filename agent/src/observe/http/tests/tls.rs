@@ -39,7 +39,7 @@ impl Served {
         let token = scratch.write("token", "secret");
         let pages = Pages {
             metrics: Metrics::default(),
-            health: Health::new(Duration::from_secs(60), [], clock::boottime()),
+            health: Health::new(Duration::from_secs(60), []),
             stats: watch::channel(None).1,
             options: Options::default(),
         };
