@@ -288,15 +288,7 @@ impl Shared {
         // after, so that the end is not told first.
         let token = lock(&self.state).watch(watched);
         (self.sink)(event);
-        self.arm(token);
-    }
-
-    fn arm(&self, token: state::Token) {
-        if let Err(error) = self.exits.arm(token) {
-            // ENOMEM or the user's limit of epoll watches. The container runs and is in its
-            // record: the next agent waits for it.
-            tracing::error!(%error, "the end of a container will not be seen");
-        }
+        self.exits.arm(token);
     }
 }
 

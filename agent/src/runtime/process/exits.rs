@@ -23,6 +23,7 @@ use super::{AskForExits, Sink};
 use crate::model::event::ExitStatus;
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerRecord, RuntimeEvent, UnknownExit};
 use crate::sys::clock;
+use crate::sys::launch::is_readable_within;
 use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
 
 /// How long the status of a process that is not a child may take to arrive after its end. The
@@ -31,6 +32,10 @@ use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
 const LINGER: Duration = Duration::from_secs(5);
 /// How often the process descriptor is asked meanwhile: it knows once the parent has reaped.
 const LINGER_STEP_MILLIS: u8 = 5;
+
+/// How often a process is looked at that epoll has not taken: the kernel lacks memory, or the user has as many watches
+/// as they may have.
+const UNARMED_STEP_MILLIS: u16 = 1000;
 
 /// How often a process is looked at that has ended and cannot be waited for, since a tracer has not let it go.
 const EARLY_STEP: Duration = Duration::from_millis(10);
@@ -77,7 +82,15 @@ impl Exits {
     }
 
     /// Starts to wait for the end of a process of the state, which may have ended already.
-    pub(super) fn arm(&self, token: Token) -> io::Result<()> {
+    pub(super) fn arm(&self, token: Token) {
+        if let Err(error) = self.add(token) {
+            tracing::warn!(%error, "the end of a process is looked for every second: epoll does not take it");
+            lock(&self.state).unarmed.insert(token);
+            self.wake();
+        }
+    }
+
+    fn add(&self, token: Token) -> io::Result<()> {
         let Some(watched) = lock(&self.state).watched.get(&token).cloned() else {
             return Ok(());
         };
@@ -89,10 +102,7 @@ impl Exits {
     /// Reaps the leftover of a start that failed, when it ends.
     pub(super) fn discard(&self, watched: Watched) {
         let token = lock(&self.state).watch(watched);
-        if let Err(error) = self.arm(token) {
-            tracing::warn!(%error, "a process that failed to start is not reaped");
-            lock(&self.state).settle(token);
-        }
+        self.arm(token);
     }
 
     /// Looks again at the processes whose status is missing.
@@ -110,10 +120,15 @@ impl Exits {
     pub(super) fn run(&self) {
         let mut events = [EpollEvent::empty(); 64];
         while !self.is_stopping.load(Ordering::Acquire) {
-            let timeout = if lock(&self.state).lingering.is_empty() {
-                EpollTimeout::NONE
-            } else {
-                EpollTimeout::from(LINGER_STEP_MILLIS)
+            let timeout = {
+                let state = lock(&self.state);
+                if !state.lingering.is_empty() {
+                    EpollTimeout::from(LINGER_STEP_MILLIS)
+                } else if !state.unarmed.is_empty() {
+                    EpollTimeout::from(UNARMED_STEP_MILLIS)
+                } else {
+                    EpollTimeout::NONE
+                }
             };
             let n = match self.epoll.wait(&mut events, timeout) {
                 Ok(n) => n,
@@ -138,7 +153,25 @@ impl Exits {
             if are_all_early {
                 thread::sleep(EARLY_STEP);
             }
+            self.look_at_unarmed();
             self.look_at_lingering();
+        }
+    }
+
+    /// Tries again; those that epoll still does not take are asked whether they have ended.
+    fn look_at_unarmed(&self) {
+        let unarmed: Vec<_> = {
+            let state = lock(&self.state);
+            let watched = |token: &Token| state.watched.get(token).cloned();
+            let with_watched = |token: &Token| Some((*token, watched(token)?));
+            state.unarmed.iter().filter_map(with_watched).collect()
+        };
+        for (token, watched) in unarmed {
+            if self.add(token).is_ok() {
+                lock(&self.state).unarmed.remove(&token);
+            } else if is_readable_within(watched.pidfd.as_fd(), Duration::ZERO).unwrap_or(false) {
+                self.ended(token);
+            }
         }
     }
 
@@ -155,9 +188,11 @@ impl Exits {
             Err(_) => {
                 // It stays readable for ever; from here on the clock leads.
                 let _ = self.epoll.delete(&watched.pidfd);
-                lock(&self.state)
-                    .lingering
-                    .insert(token, clock::boottime() + LINGER);
+                {
+                    let mut state = lock(&self.state);
+                    state.unarmed.remove(&token);
+                    state.lingering.insert(token, clock::boottime() + LINGER);
+                }
                 (self.ask_for_exits)();
             }
         }
@@ -220,5 +255,38 @@ impl Exits {
                 finished_at,
             });
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+    use crate::sys::syscall::pidfd_open;
+
+    #[test]
+    fn a_process_that_epoll_does_not_take_is_looked_at_until_it_has_ended() {
+        let scratch = Scratch::new("exits-unarmed");
+        let state = Arc::new(Mutex::new(State::default()));
+        let records = Records::open(scratch.directory()).unwrap();
+        let sink: Arc<Sink> = Arc::new(|_: RuntimeEvent| {});
+        let mut exits = Exits::new(Arc::clone(&state), records, sink, Box::new(|| {})).unwrap();
+        // It takes nobody.
+        exits.epoll = Epoll(OwnedFd::from(EventFd::new().unwrap()));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let [pidfd, end] = [(); 2].map(|()| pidfd_open(child.id()).unwrap());
+        let record = None;
+        exits.discard(Watched { pidfd, record });
+        exits.look_at_unarmed();
+        assert_eq!(lock(&state).watched.len(), 1);
+        child.kill().unwrap();
+        assert!(is_readable_within(end.as_fd(), Duration::from_secs(60)).unwrap());
+        exits.look_at_unarmed();
+        assert!(lock(&state).watched.is_empty());
+        assert!(child.wait().is_err(), "it was reaped");
     }
 }

@@ -70,7 +70,7 @@ impl Shared {
                 record: Some(record.clone()),
             };
             let token = lock(&self.state).watch(watched);
-            self.arm(token);
+            self.exits.arm(token);
             recovered.running.push(record);
         }
         let mut state = lock(&self.state);
@@ -95,7 +95,7 @@ impl Shared {
             record: Some(record),
         };
         let token = lock(&self.state).watch(watched);
-        self.arm(token);
+        self.exits.arm(token);
         Ok(true)
     }
 

@@ -31,6 +31,8 @@ pub(super) struct State {
     /// Ended without being a child of this process, exit status not known yet, with the time until
     /// which to wait for it.
     pub(super) lingering: BTreeMap<Token, Duration>,
+    /// Watched, and not taken by epoll.
+    pub(super) unarmed: BTreeSet<Token>,
     pub(super) reports: Reports,
     last_token: u64,
 }
@@ -55,6 +57,7 @@ impl State {
     /// Takes a process that has ended out of everything but `ended`.
     pub(super) fn settle(&mut self, token: Token) {
         self.lingering.remove(&token);
+        self.unarmed.remove(&token);
         let Some(watched) = self.watched.remove(&token) else {
             return;
         };
