@@ -56,7 +56,7 @@ pub struct DevicePluginsConfig {
     /// socket in it is removed at start: that is how plugins notice that they have to register
     /// again.
     pub directory: PathBuf,
-    /// Where plugins put registration sockets, made when it is missing, mode 0750. Kubelet's is
+    /// Where plugins put registration sockets, made when it is missing, at a start and later, mode 0750. Kubelet's is
     /// `/var/lib/kubelet/plugins_registry`; nothing in it is removed. `None`: none is watched.
     pub registry_directory: Option<PathBuf>,
     pub deadlines: Deadlines,
@@ -327,5 +327,27 @@ mod tests {
         tokio::time::sleep(FILE_CHECK * 2).await;
         let connected = UnixStream::connect(&socket).await;
         connected.expect("plugins find it again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn directories_that_were_removed_come_back() {
+        let scratch = Scratch::new("plugins");
+        let directories = ["device-plugins", "plugins_registry"].map(|it| scratch.path(it));
+        let config = DevicePluginsConfig {
+            directory: directories[0].clone(),
+            registry_directory: Some(directories[1].clone()),
+            deadlines: Deadlines::default(),
+        };
+        let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
+        let _plugins = plugins.expect("nobody else has the directory");
+        tokio::time::sleep(FILE_CHECK).await;
+        for directory in &directories {
+            let removed = Root::host().remove_dir_all(directory);
+            removed.expect("it is in a directory of the test");
+        }
+        tokio::time::sleep(FILE_CHECK * 4).await;
+        for directory in &directories {
+            assert!(Root::host().is_dir(directory), "{}", directory.display());
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::grpc::messages::plugin_registration::{
 use crate::model::device::RefusalReason;
 use crate::sys::unix_socket::{self, SocketVersion};
 use crate::sys::watch::DirWatch;
-use crate::sys::{Dir, FsError, chain};
+use crate::sys::{Dir, FsError, Root, chain};
 
 const GET_INFO: Method = Method {
     path: path::GET_INFO,
@@ -75,12 +75,21 @@ pub(super) async fn run(connector: Connector) {
     }
 }
 
+/// Of the directory, which is made again where it was removed.
 #[expect(
     deprecated,
     reason = "the call that replaces it is unsafe for types whose descriptor can change; a watch's \
               is its own for as long as it lives"
 )]
 fn begin_watch(directory: &Path) -> Option<AsyncFd<DirWatch>> {
+    let root = Root::host();
+    if !root.is_dir(directory) {
+        root.create_private_dir(directory)
+            .inspect_err(|error| tracing::warn!(error = chain(error), "registration sockets"))
+            .ok()?;
+        let directory = directory.display();
+        tracing::warn!(%directory, "the directory of registration sockets was removed and is back");
+    }
     let watch = DirWatch::new(directory)
         .inspect_err(|error| tracing::warn!(error = chain(error), "registration sockets"))
         .ok()?;
