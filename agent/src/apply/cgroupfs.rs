@@ -7,7 +7,7 @@
 mod devices;
 mod nested;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::{Signal, kill};
@@ -214,10 +214,11 @@ impl CgroupWriter {
         let mut again = Vec::new();
         let mut broken: BTreeSet<&CgroupPath> = BTreeSet::new();
         let take = |step: &CgroupStep| {
-            if containers.contains(step.path()) {
+            let is_of_container = containers.contains(step.path());
+            if is_of_container {
                 self.move_nested(step);
             }
-            self.step(step)
+            self.step(step, is_of_container)
         };
         for step in steps {
             if broken.contains(step.path()) {
@@ -275,10 +276,10 @@ impl CgroupWriter {
         }
     }
 
-    fn step(&self, step: &CgroupStep) -> Result<(), ApplyError> {
+    fn step(&self, step: &CgroupStep, is_of_container: bool) -> Result<(), ApplyError> {
         match step {
             CgroupStep::Create { path } => self.create(path),
-            CgroupStep::Repair { path, .. } => self.repair(path),
+            CgroupStep::Repair { path, .. } => self.repair(path, is_of_container),
             CgroupStep::Write {
                 path,
                 to: FileValue::Devices(access),
@@ -300,9 +301,9 @@ impl CgroupWriter {
         Ok(())
     }
 
-    /// Brings back hierarchies (v1) or controllers (v2) that the cgroup lacks. On v1 its processes
-    /// are moved into the directories that were missing.
-    pub fn repair(&self, path: &CgroupPath) -> Result<(), ApplyError> {
+    /// Brings back hierarchies (v1) or controllers (v2) that the cgroup lacks. On v1 its processes are moved to where they
+    /// are missing; those of a container that it has put into cgroups below its own, into such of the same name.
+    fn repair(&self, path: &CgroupPath, is_of_container: bool) -> Result<(), ApplyError> {
         self.create(path)?;
         if self.trees.unified {
             return Ok(());
@@ -311,32 +312,42 @@ impl CgroupWriter {
             path: path.clone(),
             source,
         };
-        let mut dirs = Vec::new();
+        let mut found = Vec::new();
         for tree in &self.trees.trees {
-            dirs.push(tree.dir.descend(path.components()).map_err(create)?);
+            let dir = tree.dir.descend(path.components()).map_err(create)?;
+            found.push((tree, places_below(&dir, path).map_err(create)?));
         }
-        let mut pids = BTreeSet::new();
-        for dir in &dirs {
-            pids.extend(procs(dir).map_err(create)?);
+        let mut places = BTreeMap::new();
+        for (&pid, place) in found.iter().flat_map(|(_, present)| present) {
+            if is_of_container || place == path {
+                places.entry(pid).or_insert(place);
+            }
         }
-        for dir in &dirs {
-            let present = procs(dir).map_err(create)?;
-            for &pid in pids.difference(&present) {
-                match dir.write("cgroup.procs", &pid.to_string()) {
-                    Ok(()) => {}
-                    // ESRCH: it ended meanwhile.
-                    Err(error) if error.errno() == Some(3) => {}
-                    Err(source) => {
-                        return Err(ApplyError::Move {
-                            path: path.clone(),
-                            pid,
-                            source,
-                        });
-                    }
+        let mut first_failure = None;
+        for (tree, present) in &found {
+            let missing = places.iter().filter(|(pid, _)| !present.contains_key(*pid));
+            for (&pid, place) in missing {
+                if let Err(error) = self.bring(tree, pid, place) {
+                    first_failure.get_or_insert(error);
                 }
             }
         }
-        Ok(())
+        first_failure.map_or(Ok(()), Err)
+    }
+
+    /// v1: moves a process into a cgroup, which is made where it is not there.
+    fn bring(&self, tree: &Tree, pid: u32, path: &CgroupPath) -> Result<(), ApplyError> {
+        self.create_legacy(tree, path)?;
+        let dir = tree.dir.descend(path.components());
+        match dir.and_then(|it| it.write("cgroup.procs", &pid.to_string())) {
+            // ESRCH: it ended meanwhile.
+            Err(source) if source.errno() != Some(3) => Err(ApplyError::Move {
+                path: path.clone(),
+                pid,
+                source,
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn create_unified(&self, root: &Dir, path: &CgroupPath) -> Result<(), ApplyError> {
@@ -728,6 +739,22 @@ pub(super) fn procs_below(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
     Ok(pids)
 }
 
+/// The same with where each of them is; `dir` is that of `path`.
+fn places_below(dir: &Dir, path: &CgroupPath) -> Result<BTreeMap<u32, CgroupPath>, FsError> {
+    let mut places = BTreeMap::new();
+    dir.visit_upwards(&mut |at| {
+        let below = at.path().strip_prefix(dir.path()).ok();
+        let below = below.and_then(|it| it.to_str()).filter(|it| !it.is_empty());
+        // Of a name that is no text the cgroup itself is near enough.
+        let place = below.and_then(|it| path.join(it).ok());
+        let place = place.unwrap_or_else(|| path.clone());
+        let pids = procs(at)?.into_iter();
+        places.extend(pids.map(|pid| (pid, place.clone())));
+        Ok(())
+    })?;
+    Ok(places)
+}
+
 fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
     let text = match dir.read_text("cgroup.procs") {
         Err(FsError::Gone { .. }) => return Ok(BTreeSet::new()),
@@ -771,7 +798,43 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::sys::Root;
     use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_repair_brings_processes_into_the_cgroup_that_their_container_has_put_them_into() {
+        for (is_of_container, nested) in [(true, "2"), (false, "")] {
+            let scratch = Scratch::new("repair");
+            let procs = |tree: &str, cgroup: &str| format!("{tree}/pod/c/{cgroup}cgroup.procs");
+            for (tree, own, below) in [("cpu", "1\n", "2\n3\n"), ("pids", "3\n", "")] {
+                let directory = scratch.path(format!("{tree}/pod/c/n"));
+                Root::host().create_dir_all(directory).unwrap();
+                scratch.write(procs(tree, ""), own);
+                scratch.write(procs(tree, "n/"), below);
+            }
+            let trees = ["cpu", "pids"].map(|it| {
+                let controllers = BTreeSet::from([it.to_owned()]);
+                Tree::open(controllers, &scratch.path(it)).unwrap()
+            });
+            let trees = Trees {
+                unified: false,
+                trees: trees.into(),
+            };
+            let writer = CgroupWriter::new(Arc::new(trees), BTreeSet::new(), 4096);
+            let path = CgroupPath::new("/pod/c").unwrap();
+            writer.repair(&path, is_of_container).unwrap();
+            for (tree, cgroup, expected) in [
+                ("cpu", "", "1\n"),
+                ("cpu", "n/", "2\n3\n"),
+                // Of what was there a byte is overwritten.
+                ("pids", "", "1\n"),
+                ("pids", "n/", nested),
+            ] {
+                let text = Root::host().read_text(scratch.path(procs(tree, cgroup)));
+                assert_eq!(text.unwrap(), expected, "{tree} {cgroup}");
+            }
+        }
+    }
 
     /// As of a container that puts the agent back between its leaving and the kill.
     #[test]
