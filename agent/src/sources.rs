@@ -29,6 +29,7 @@ pub mod node_address;
 pub mod node_reading;
 pub mod oom_counters;
 pub mod oom_scene;
+pub mod oomd;
 pub mod probe;
 pub mod procfs;
 pub mod psi;

@@ -103,7 +103,7 @@ pub struct Termination {
     /// The kernel's OOM killer ended the main process, alone or as one of a group
     /// (`memory.oom.group`). A kill of another process of the container does not count.
     pub oom_killed: bool,
-    /// For a person: why the start failed.
+    /// For a person: why the start failed, or who has killed it.
     pub message: Option<String>,
 }
 

@@ -375,6 +375,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         metrics.clone(),
         node.identity.page_size.0,
         bell.clone(),
+        log.clone(),
     ));
     let (publisher, status) = Publisher::new(&config.mode);
     let stop = Arc::new(AtomicBool::new(false));

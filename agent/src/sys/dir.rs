@@ -276,6 +276,13 @@ impl Dir {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
+    /// An extended attribute of the directory. `None`: it has none, or one that is no text of up to 64 bytes.
+    pub fn xattr(&self, name: &str) -> Option<String> {
+        let mut bytes = [0u8; 64];
+        let n = rustix::fs::fgetxattr(&self.fd, name, &mut bytes).ok()?;
+        String::from_utf8(bytes.get(..n)?.to_vec()).ok()
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.check_name(name, Operation::Stat).is_ok()
             && fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()

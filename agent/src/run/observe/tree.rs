@@ -23,9 +23,11 @@ use crate::model::cpuset::CpuSet;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
 use crate::model::kube_event::Outcome;
+use crate::model::record::{Event, EventKind};
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::{ContainerStats, EndedContainer, ProcessLimits};
 use crate::model::time::WallTime;
+use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::EndedKind;
 use crate::run::kernel::{LONGEST_NAME, News, Programs, Shared};
@@ -34,7 +36,7 @@ use crate::run::sweep::Readings;
 use crate::sources::bpf::Stream;
 use crate::sources::stats::read_once;
 use crate::sources::wakers::Bell;
-use crate::sources::{cgroupfs::CgroupReader, kube_tree};
+use crate::sources::{cgroupfs::CgroupReader, kube_tree, oomd};
 use crate::sys::{FsError, clock};
 
 /// What the listener's thread and the loop both know of the tree.
@@ -47,6 +49,7 @@ pub(super) struct KubeTree {
     pub(super) page_size: u64,
     /// Wakes the loop.
     pub(super) bell: Bell,
+    log: EventLog,
     told: Mutex<Told>,
     /// Who can be asked for names; empty: nobody.
     asker: OnceLock<Asker>,
@@ -92,6 +95,7 @@ impl KubeTree {
         metrics: Metrics,
         page_size: u64,
         bell: Bell,
+        log: EventLog,
     ) -> Self {
         Self {
             reader,
@@ -100,6 +104,7 @@ impl KubeTree {
             metrics,
             page_size,
             bell,
+            log,
             told: Mutex::default(),
             asker: OnceLock::new(),
             pod_asker: OnceLock::new(),
@@ -384,8 +389,28 @@ impl KubeTree {
         if let Some(stats) = stats {
             self.kernel.kill_counts.count_in(&stats);
             self.told().ends.read(id, stats);
+            if oomd::has_killed(trees, &owner.path) {
+                self.tell_oomd(&owner);
+            }
         }
         self.change();
+    }
+
+    /// systemd-oomd has killed a container.
+    fn tell_oomd(&self, owner: &Owner) {
+        let Level::Container { uid, key, .. } = &owner.level else {
+            return;
+        };
+        let time = WallTime::from_epoch(clock::wall());
+        let boottime_ns = u64::try_from(clock::boottime().as_nanos()).unwrap_or(u64::MAX);
+        let (kind, message) = (EventKind::Container, oomd::KILLED.to_owned());
+        let event = Event {
+            pod_uid: Some(uid.clone()),
+            container_id: Some(key.id.clone()),
+            ..Event::new(time, boottime_ns, kind, "KilledByOomd", message)
+        };
+        let named = self.kernel.index().names.name_event(&event);
+        self.log.append(named.unwrap_or(event));
     }
 
     pub(super) fn is_idle(&self, container: CgroupId) -> bool {
@@ -602,6 +627,7 @@ impl KubeTree {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use super::*;
     use crate::sys::Trees;
@@ -621,6 +647,7 @@ mod tests {
             Metrics::default(),
             4096,
             bell,
+            EventLog::begin(Duration::ZERO),
         )
     }
 

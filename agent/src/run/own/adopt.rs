@@ -36,6 +36,7 @@ use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sources::kube_tree;
 use crate::sources::manifests::Running;
+use crate::sources::oomd;
 use crate::sys::{Dir, clock};
 
 impl Loop {
@@ -604,7 +605,11 @@ impl Loop {
                 (container::ContainerExit::Code(code), None)
             }
             ContainerExit::Known(ExitStatus::Signal { signal, .. }) => {
-                (container::ContainerExit::Signal(signal), None)
+                let is_by_oomd = signal == Signal::KILL.number()
+                    && !instance.oom_killed
+                    && oomd::has_killed(self.node.reader.trees(), &instance.cgroup);
+                let message = is_by_oomd.then(|| oomd::KILLED.to_owned());
+                (container::ContainerExit::Signal(signal), message)
             }
             ContainerExit::Unknown(UnknownExit::NodeRestarted) => (
                 container::ContainerExit::Unknown,

@@ -420,11 +420,12 @@ impl Told {
         termination: &Termination,
         oom_kills: u64,
     ) {
-        let how = match termination.exit {
-            ContainerExit::Code(code) => format!("exit code {code}"),
-            ContainerExit::Signal(signal) => format!("signal {signal}"),
-            ContainerExit::StartFailed => "never ran".to_owned(),
-            ContainerExit::Unknown => "exit not known".to_owned(),
+        let how = match (termination.exit, &termination.message) {
+            (ContainerExit::Code(code), _) => format!("exit code {code}"),
+            (ContainerExit::Signal(signal), None) => format!("signal {signal}"),
+            (ContainerExit::Signal(signal), Some(who)) => format!("signal {signal}, {who}"),
+            (ContainerExit::StartFailed, _) => "never ran".to_owned(),
+            (ContainerExit::Unknown, _) => "exit not known".to_owned(),
         };
         let reason = termination.reason();
         let message = format!("ended: {reason}, {how}");
