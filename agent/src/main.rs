@@ -352,7 +352,74 @@ fn unreadable(field: &str, message: String) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use ballast::cli::Cli;
+    use ballast::config::{Mode, PodsConfig};
+    use clap::Parser;
+
     use super::*;
+
+    #[test]
+    fn the_unit_of_systemd_fits_the_command_line_and_the_shipped_configuration() {
+        let unit = include_str!("../../deploy/systemd/ballast.service");
+        let value = |key: &str| {
+            let mut values = unit
+                .lines()
+                .filter_map(|it| it.strip_prefix(key)?.strip_prefix('='));
+            let value = values.next().unwrap_or_default();
+            assert_eq!(values.next(), None, "{key} twice");
+            value
+        };
+        let line = value("ExecStart");
+        assert!(line.starts_with("/usr/bin/ballast "), "{line}");
+        let cli = Cli::try_parse_from(line.split(' '));
+        let Ok(Cli {
+            command: Command::Run(args),
+        }) = cli
+        else {
+            panic!("{cli:?}");
+        };
+
+        let shipped = Config::from_yaml(include_str!("../../deploy/config.yaml"), None, &[]);
+        let shipped = shipped.expect("the shipped file has no faults").config;
+        let Mode::Own(own) = &shipped.mode else {
+            panic!("{:?}", shipped.mode);
+        };
+        let PodsConfig::Manifests { manifest_directory } = &own.pods;
+        assert_eq!(
+            args.config,
+            manifest_directory.with_file_name("config.yaml")
+        );
+        let directories = [
+            args.config.parent().unwrap_or(&args.config),
+            &shipped.state_directory,
+            &own.kubelet_directory,
+        ];
+        let mounts: Vec<&Path> = value("RequiresMountsFor")
+            .split(' ')
+            .map(Path::new)
+            .collect();
+        assert_eq!(mounts, directories);
+        let adj = shipped.kubelet.oom_score_adj.to_string();
+        assert_eq!(value("OOMScoreAdjust"), adj);
+
+        // Pods outlive it.
+        assert_eq!(value("KillMode"), "process");
+        for sets in [
+            "Bind",
+            "DynamicUser",
+            "Inaccessible",
+            "Mount",
+            "Private",
+            "Protect",
+            "ReadOnly",
+            "ReadWrite",
+            "Root",
+            "TemporaryFileSystem",
+        ] {
+            let hides = unit.lines().find(|it| it.starts_with(sets));
+            assert_eq!(hides, None, "mounts of its own");
+        }
+    }
 
     #[test]
     fn drop_ins_are_found_in_directories_of_the_directory() -> io::Result<()> {
