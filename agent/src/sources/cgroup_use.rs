@@ -191,7 +191,24 @@ pub(super) fn read<T>(
     buffer: &mut TextBuffer,
     parse: impl Fn(&str) -> Result<T, ParseError>,
 ) -> Result<T, ReadError> {
-    parse(file.read(buffer)?).map_err(|source| ReadError::Parse {
+    parsed(file, file.read(buffer)?, parse)
+}
+
+/// The same as [`HeldFile::read_lossy`] reads it.
+pub(super) fn read_lossy<T>(
+    file: &HeldFile,
+    buffer: &mut TextBuffer,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
+) -> Result<T, ReadError> {
+    parsed(file, &file.read_lossy(buffer)?, parse)
+}
+
+fn parsed<T>(
+    file: &HeldFile,
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
+) -> Result<T, ReadError> {
+    parse(text).map_err(|source| ReadError::Parse {
         path: file.path(),
         source,
     })

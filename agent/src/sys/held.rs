@@ -1,6 +1,7 @@
 //! A small file held open, read from its start again and again into the same buffer: a fifth of the
 //! cost of opening it each time, and without an allocation.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -70,14 +71,24 @@ impl HeldFile {
     /// The whole text as it is now: one call for a small file. [`FsError::Gone`]: the cgroup behind
     /// the file was removed, even if there is another one at its path by now.
     pub fn read<'a>(&self, buffer: &'a mut TextBuffer) -> Result<&'a str, FsError> {
-        let failed = |source| FsError::new(Operation::Read, &self.path(), source);
+        let bytes = self.read_bytes(buffer)?;
+        std::str::from_utf8(bytes)
+            .map_err(|error| self.failed(io::Error::new(ErrorKind::InvalidData, error)))
+    }
+
+    /// The same of a file with names that are not the kernel's: what is no text of it is replaced.
+    pub fn read_lossy<'a>(&self, buffer: &'a mut TextBuffer) -> Result<Cow<'a, str>, FsError> {
+        Ok(String::from_utf8_lossy(self.read_bytes(buffer)?))
+    }
+
+    fn read_bytes<'a>(&self, buffer: &'a mut TextBuffer) -> Result<&'a [u8], FsError> {
         let bytes = &mut buffer.0;
         let mut n = 0;
         let mut offset = 0;
         loop {
             if n == bytes.len() {
                 if n >= MAX_BYTES {
-                    return Err(failed(ErrorKind::FileTooLarge.into()));
+                    return Err(self.failed(ErrorKind::FileTooLarge.into()));
                 }
                 bytes.resize(2 * n, 0);
             }
@@ -92,11 +103,14 @@ impl HeldFile {
                     offset += u64::try_from(read).expect("a read fits the buffer");
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
-        std::str::from_utf8(&bytes[..n])
-            .map_err(|error| failed(io::Error::new(ErrorKind::InvalidData, error)))
+        Ok(&bytes[..n])
+    }
+
+    fn failed(&self, source: io::Error) -> FsError {
+        FsError::new(Operation::Read, &self.path(), source)
     }
 
     pub fn path(&self) -> PathBuf {
@@ -131,8 +145,9 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert_eq!(file.read(&mut buffer).unwrap(), text);
         }
-        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        std::fs::write(&path, b"a\xffb").unwrap();
         assert!(file.read(&mut buffer).is_err());
+        assert_eq!(file.read_lossy(&mut buffer).unwrap(), "a\u{fffd}b");
         std::fs::remove_file(&path).unwrap();
         assert!(HeldFile::open(&path).unwrap_err().is_gone());
     }

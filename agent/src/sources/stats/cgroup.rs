@@ -174,6 +174,18 @@ struct FullFiles {
 }
 
 impl Context {
+    /// No file may be held, and no huge pages are looked for.
+    pub(super) fn new(trees: Arc<Trees>, page_size: u64) -> Self {
+        Self {
+            trees,
+            buffer: TextBuffer::default(),
+            page_size,
+            hugepages: Vec::new(),
+            held: Held::default(),
+            faults: Faults::default(),
+        }
+    }
+
     /// `None`: there is no such file, or it could not be read, which is counted.
     fn value<T>(
         &mut self,

@@ -9,8 +9,9 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::node_memory::Meminfo;
 use crate::model::psi::Stalls;
 use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
-use crate::model::stats::{CgroupStats, FileSystemStats, NodeStats};
+use crate::model::stats::{CgroupStats, FileSystemStats, InterfaceStats, NodeStats};
 use crate::model::text::ParseError;
+use crate::sources::ReadError;
 use crate::sources::cgroup_use::{self, StallFile};
 use crate::sys::filesystem::{Filesystem, FilesystemProbe};
 use crate::sys::{HeldFile, Root};
@@ -61,10 +62,7 @@ impl NodeFigures {
         let cgroup = self.cgroup(cx, at, meminfo.as_ref());
         NodeStats {
             cgroup,
-            network: value(cx, self.network.as_ref(), |text| {
-                parse_net_dev(text, is_shown)
-            })
-            .unwrap_or_default(),
+            network: self.network(cx).unwrap_or_default(),
             file_system: self.file_system(),
             disks: value(cx, self.disks.as_ref(), parse_diskstats).unwrap_or_default(),
             n_tasks: tasks.flatten(),
@@ -96,6 +94,13 @@ impl NodeFigures {
         stats
     }
 
+    /// One name that is no text hides no other interface.
+    fn network(&self, cx: &mut Context) -> Option<Vec<InterfaceStats>> {
+        let parse = |text: &str| parse_net_dev(text, is_shown);
+        let found = cgroup_use::read_lossy(self.network.as_ref()?, &mut cx.buffer, parse);
+        counted(cx, found)
+    }
+
     fn n_processes(&self) -> Option<u64> {
         let names = self.root.list("/proc").ok()?;
         let is_process = |name: &&String| name.bytes().all(|it| it.is_ascii_digit());
@@ -124,11 +129,56 @@ fn value<T>(
     file: Option<&HeldFile>,
     parse: impl Fn(&str) -> Result<T, ParseError>,
 ) -> Option<T> {
-    match cgroup_use::read(file?, &mut cx.buffer, parse) {
+    let found = cgroup_use::read(file?, &mut cx.buffer, parse);
+    counted(cx, found)
+}
+
+fn counted<T>(cx: &mut Context, found: Result<T, ReadError>) -> Option<T> {
+    match found {
         Ok(found) => Some(found),
         Err(error) => {
             cx.faults.count(&error);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sources::stats::cgroup::Faults;
+    use crate::sys::Trees;
+    use crate::sys::patience::Patience;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn an_interface_whose_name_is_no_text_hides_no_other_one_of_the_node() {
+        let scratch = Scratch::new("node-figures");
+        let root = Root::at(scratch.directory());
+        root.create_dir_all("/proc/1/net").expect("a directory");
+        let counts = b": 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n".as_slice();
+        let lines = [
+            b"  eth0".as_slice(),
+            counts,
+            b"caf\xe9",
+            counts,
+            b"eth1",
+            counts,
+        ];
+        scratch.write("proc/1/net/dev", lines.concat());
+        let patience = Patience::start(Duration::from_secs(60)).expect("a thread");
+        let nodefs = FilesystemProbe::new(&root, Path::new("/"), &patience);
+        let trees = Trees {
+            unified: true,
+            trees: Vec::new(),
+        };
+        let mut cx = Context::new(Arc::new(trees), 4096);
+        let found = NodeFigures::open(&root, nodefs).read(&mut cx, Duration::ZERO);
+        let names: Vec<&str> = found.network.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["eth0", "eth1"]);
+        assert_eq!(cx.faults, Faults::default());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cgroup::{Below, CgroupReader, Context, Faults, Held};
+use super::cgroup::{Below, CgroupReader, Context, Faults};
 use super::machine::{Hardware, is_clock_set, machine};
 use super::node::NodeFigures;
 use super::pod::PodReader;
@@ -22,7 +22,7 @@ use crate::model::time::WallTime;
 use crate::sources::procfs::hugepages;
 use crate::sources::sysfs;
 use crate::sys::filesystem::FilesystemProbe;
-use crate::sys::{Root, TextBuffer, Trees, clock, steady};
+use crate::sys::{Root, Trees, clock, steady};
 
 /// How long a container is shown after its end: as long as cAdvisor keeps what it read.
 const SHOWN_AFTER_END: Duration = Duration::from_secs(120);
@@ -129,12 +129,8 @@ impl StatsReader {
         let kubepods = qos_cgroups.as_ref().map(|[kubepods, ..]| kubepods.clone());
         Self {
             cx: Context {
-                trees,
-                buffer: TextBuffer::default(),
-                page_size,
                 hugepages: sizes.keys().map(|it| hugetlb_name(it.0)).collect(),
-                held: Held::default(),
-                faults: Faults::default(),
+                ..Context::new(trees, page_size)
             },
             root: root.clone(),
             machine,
@@ -437,14 +433,7 @@ pub fn read_once(
     at: Duration,
     page_size: u64,
 ) -> Option<CgroupStats> {
-    let mut cx = Context {
-        trees: Arc::clone(trees),
-        buffer: TextBuffer::default(),
-        page_size,
-        hugepages: Vec::new(),
-        held: Held::default(),
-        faults: Faults::default(),
-    };
+    let mut cx = Context::new(Arc::clone(trees), page_size);
     CgroupReader::at(path.clone()).full(&mut cx, at, Below::Uncounted)
 }
 
