@@ -3,7 +3,8 @@
 //!
 //! Invariants: a cgroup that was removed and made again is read anew and never as it was, since a
 //! descriptor of a removed cgroup fails to read. What cannot be read is `None` and hides nothing
-//! else. Descriptors are bounded: beyond the bound files are opened for each reading.
+//! else, but for limits of one cgroup, which are read as a whole or stay. Descriptors are bounded:
+//! beyond the bound files are opened for each reading.
 
 mod cgroup;
 mod machine;

@@ -245,6 +245,9 @@ pub struct NumaPages {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CgroupSpec {
+    /// False: they could not be read, and `None` says nothing.
+    #[serde(default)]
+    pub is_known: bool,
     /// Shares of v1; on v2 the weight converted back as kubelet does.
     pub cpu_shares: Option<u64>,
     /// Microseconds.

@@ -13,7 +13,7 @@ use crate::model::eviction::DiskUse;
 use crate::model::pod::PodUid;
 use crate::model::random::Random;
 use crate::model::record::PodRef;
-use crate::model::stats::FileSystemStats;
+use crate::model::stats::{CgroupSpec, FileSystemStats};
 use crate::observe::metrics::{Family, Type};
 
 fn cadvisor_text(snapshot: &StatsSnapshot) -> String {
@@ -256,6 +256,23 @@ fn m4_no_limit_is_0_on_the_page_and_nothing_in_the_summary() {
     let limited = serde_json::to_value(summary(None, &node(1, 1), false)).unwrap();
     let memory = &limited["pods"][0]["containers"][0]["memory"];
     assert_eq!(memory["availableBytes"], 674 * MIB);
+}
+
+#[test]
+fn a_limit_that_could_not_be_read_is_not_shown_as_none() {
+    let families = [
+        "container_spec_memory_limit_bytes",
+        "container_spec_memory_swap_limit_bytes",
+        "container_spec_memory_reservation_limit_bytes",
+    ];
+    let none = CgroupSpec {
+        is_known: true,
+        ..CgroupSpec::default()
+    };
+    for (spec, shown) in [(none, Some(0.0)), (CgroupSpec::default(), None)] {
+        let snapshot = with_container(|it| it.stats.spec = spec);
+        check_container(&snapshot, &families.map(|it| (it, shown)));
+    }
 }
 
 #[test]

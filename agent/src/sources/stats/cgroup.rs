@@ -402,8 +402,11 @@ impl CgroupReader {
                 Some(_) => at + SETTINGS_STAY,
                 None => at,
             };
-            let settings = Settings::read(cx, &self.path, self.inode);
-            self.settings = settings.map(|it| (due, it));
+            match Settings::read(cx, &self.path, self.inode) {
+                Ok(settings) => self.settings = settings.map(|it| (due, it)),
+                // Those that are known stay, and are still due.
+                Err(error) => cx.faults.count(&error.into()),
+            }
         }
         if self.full.is_none() {
             let full = FullFiles::open(&cx.trees, &self.path);
@@ -730,4 +733,64 @@ fn each_list(dir: &Dir, take: &mut dyn FnMut(&str)) -> Option<()> {
         Ok(())
     })
     .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::model::stats::CgroupSpec;
+    use crate::sys::scratch::Scratch;
+    use crate::sys::{Root, Tree};
+
+    #[test]
+    fn limits_that_cannot_be_read_stay_as_they_were_and_before_that_are_not_known() {
+        const LIMIT: &str = "pod/memory.max";
+        let scratch = Scratch::new("settings");
+        let root = Root::at(scratch.directory());
+        root.create_dir_all("pod").expect("a directory");
+        for (file, text) in [
+            ("memory.current", "1\n"),
+            ("memory.stat", "anon 1\n"),
+            ("pids.current", "1\n"),
+            ("cpu.max", "50000 100000\n"),
+        ] {
+            scratch.write(format!("pod/{file}"), text);
+        }
+        let tree = Tree::open(BTreeSet::new(), scratch.directory()).expect("a directory");
+        let trees = Trees {
+            unified: true,
+            trees: vec![tree],
+        };
+        let mut cx = Context::new(Arc::new(trees), 4096);
+        let mut reader = CgroupReader::at(CgroupPath::new("/pod").expect("a path"));
+        let mut read = |second| {
+            let at = Duration::from_secs(second);
+            let stats = reader.full(&mut cx, at, Below::Uncounted);
+            stats.expect("it is there").spec
+        };
+        let known = |memory_limit| CgroupSpec {
+            is_known: true,
+            cpu_quota_us: Some(50_000),
+            cpu_period_us: Some(100_000),
+            memory_limit,
+            ..CgroupSpec::default()
+        };
+
+        scratch.unreadable(LIMIT);
+        assert_eq!(read(0), CgroupSpec::default());
+        root.remove_file(LIMIT).expect("it is there");
+        scratch.write(LIMIT, "9000\n");
+        for second in [5, 10] {
+            assert_eq!(read(second), known(Some(9000)));
+        }
+        root.remove_file(LIMIT).expect("it is there");
+        scratch.unreadable(LIMIT);
+        assert_eq!(read(50), known(Some(9000)));
+        root.remove_file(LIMIT).expect("it is there");
+        scratch.write(LIMIT, "max\n");
+        assert_eq!(read(55), known(None), "it is looked at again at once");
+        assert_eq!(cx.faults, Faults { io: 2, parse: 0 });
+    }
 }

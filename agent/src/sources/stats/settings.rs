@@ -1,4 +1,6 @@
 //! What of a cgroup changes seldom: its limits, and the huge pages that it holds. Nothing is held.
+//!
+//! Invariant: a limit whose file cannot be read is not shown as none: it fails all of them.
 
 use super::cgroup::Context;
 use crate::model::cgroup_files::{
@@ -9,7 +11,7 @@ use crate::model::resources::CpuBandwidth;
 use crate::model::stats::{CgroupSpec, HugetlbUse};
 use crate::model::text::ParseError;
 use crate::sources::cgroup_use::dir;
-use crate::sys::Dir;
+use crate::sys::{Dir, FsError};
 use crate::units::{Limit, cpu_shares_of_weight};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,47 +23,50 @@ pub(super) struct Settings {
 impl Settings {
     /// `inode`: of the cgroup in the hierarchy of memory that is meant. `None`: another one is at the
     /// path by now.
-    pub(super) fn read(cx: &Context, path: &CgroupPath, inode: Option<u64>) -> Option<Self> {
-        let dir = |controller| dir(&cx.trees, controller, path).ok().flatten();
-        let memory = dir("memory");
+    pub(super) fn read(
+        cx: &Context,
+        path: &CgroupPath,
+        inode: Option<u64>,
+    ) -> Result<Option<Self>, FsError> {
+        let dir = |controller| dir(&cx.trees, controller, path);
+        let memory = dir("memory")?;
         if memory.as_ref().map(Dir::inode) != inode {
-            return None;
+            return Ok(None);
         }
         let is_unified = cx.trees.unified;
         let spec = match &memory {
-            Some(dir) if is_unified => spec_v2(dir),
-            memory => spec_v1(memory.as_ref(), dir("cpu").as_ref(), dir("pids").as_ref()),
+            Some(dir) if is_unified => spec_v2(dir)?,
+            memory => spec_v1(memory.as_ref(), dir("cpu")?.as_ref(), dir("pids")?.as_ref())?,
         };
-        let hugetlb = match cx.hugepages.is_empty() {
-            true => None,
-            false => dir("hugetlb"),
-        };
-        let sizes = cx.hugepages.iter();
-        Some(Self {
-            spec,
-            hugetlb: sizes
-                .filter_map(|size| huge_pages(hugetlb.as_ref()?, size, is_unified))
-                .collect(),
-        })
+        let mut hugetlb = Vec::new();
+        if !cx.hugepages.is_empty()
+            && let Some(dir) = dir("hugetlb")?
+        {
+            for size in &cx.hugepages {
+                hugetlb.extend(huge_pages(&dir, size, is_unified)?);
+            }
+        }
+        Ok(Some(Self { spec, hugetlb }))
     }
 }
 
-fn spec_v2(dir: &Dir) -> CgroupSpec {
-    let limit = |file| value(Some(dir), file, parse_limit).and_then(at);
-    let cpu = value(Some(dir), "cpu.max", parse_cpu_max);
-    CgroupSpec {
-        cpu_shares: value(Some(dir), "cpu.weight", parse_count).map(shown_shares),
+fn spec_v2(dir: &Dir) -> Result<CgroupSpec, FsError> {
+    let limit = |file| value(Some(dir), file, parse_limit).map(|it| it.and_then(at));
+    let cpu = value(Some(dir), "cpu.max", parse_cpu_max)?;
+    Ok(CgroupSpec {
+        is_known: true,
+        cpu_shares: value(Some(dir), "cpu.weight", parse_count)?.map(shown_shares),
         cpu_quota_us: cpu.and_then(quota),
         cpu_period_us: cpu.map(|it| it.period.0),
-        cpu_burst_us: value(Some(dir), "cpu.max.burst", parse_count),
-        memory_limit: limit("memory.max"),
-        memory_min: limit("memory.min"),
-        memory_low: limit("memory.low"),
-        memory_high: limit("memory.high"),
+        cpu_burst_us: value(Some(dir), "cpu.max.burst", parse_count)?,
+        memory_limit: limit("memory.max")?,
+        memory_min: limit("memory.min")?,
+        memory_low: limit("memory.low")?,
+        memory_high: limit("memory.high")?,
         memory_reservation: None,
-        swap_limit: limit("memory.swap.max"),
-        max_tasks: limit("pids.max"),
-    }
+        swap_limit: limit("memory.swap.max")?,
+        max_tasks: limit("pids.max")?,
+    })
 }
 
 /// As cAdvisor has them (container/common/helpers.go, v0.47 to v0.60: `convertCPUWeightToCPULimit`): by the linear map,
@@ -73,51 +78,63 @@ fn shown_shares(weight: u64) -> u64 {
     }
 }
 
-fn spec_v1(memory: Option<&Dir>, cpu: Option<&Dir>, pids: Option<&Dir>) -> CgroupSpec {
-    let bytes = |file| value(memory, file, parse_memory_limit_v1).and_then(at);
-    let bandwidth = text(cpu, "cpu.cfs_quota_us")
-        .zip(text(cpu, "cpu.cfs_period_us"))
+fn spec_v1(
+    memory: Option<&Dir>,
+    cpu: Option<&Dir>,
+    pids: Option<&Dir>,
+) -> Result<CgroupSpec, FsError> {
+    let bytes = |file| value(memory, file, parse_memory_limit_v1).map(|it| it.and_then(at));
+    let bandwidth = text(cpu, "cpu.cfs_quota_us")?
+        .zip(text(cpu, "cpu.cfs_period_us")?)
         .and_then(|(quota, period)| parse_cfs_bandwidth(&quota, &period).ok());
-    CgroupSpec {
-        cpu_shares: value(cpu, "cpu.shares", parse_count),
+    Ok(CgroupSpec {
+        is_known: true,
+        cpu_shares: value(cpu, "cpu.shares", parse_count)?,
         cpu_quota_us: bandwidth.and_then(quota),
         cpu_period_us: bandwidth.map(|it| it.period.0),
-        cpu_burst_us: value(cpu, "cpu.cfs_burst_us", parse_count),
-        memory_limit: bytes("memory.limit_in_bytes"),
+        cpu_burst_us: value(cpu, "cpu.cfs_burst_us", parse_count)?,
+        memory_limit: bytes("memory.limit_in_bytes")?,
         memory_min: None,
         memory_low: None,
         memory_high: None,
-        memory_reservation: bytes("memory.soft_limit_in_bytes"),
-        swap_limit: bytes("memory.memsw.limit_in_bytes"),
-        max_tasks: value(pids, "pids.max", parse_limit).and_then(at),
-    }
-}
-
-fn huge_pages(dir: &Dir, size: &str, is_unified: bool) -> Option<HugetlbUse> {
-    let count = |file: &str| value(Some(dir), &format!("hugetlb.{size}.{file}"), parse_count);
-    Some(HugetlbUse {
-        page_size: size.to_owned(),
-        usage: count(match is_unified {
-            true => "current",
-            false => "usage_in_bytes",
-        })?,
-        max_usage: match is_unified {
-            true => None,
-            false => count("max_usage_in_bytes"),
-        },
+        memory_reservation: bytes("memory.soft_limit_in_bytes")?,
+        swap_limit: bytes("memory.memsw.limit_in_bytes")?,
+        max_tasks: value(pids, "pids.max", parse_limit)?.and_then(at),
     })
 }
 
-fn text(dir: Option<&Dir>, file: &str) -> Option<String> {
-    dir?.read_text(file).ok()
+/// `None`: the kernel does not count those of this size.
+fn huge_pages(dir: &Dir, size: &str, is_unified: bool) -> Result<Option<HugetlbUse>, FsError> {
+    let count = |file: &str| value(Some(dir), &format!("hugetlb.{size}.{file}"), parse_count);
+    let usage = count(match is_unified {
+        true => "current",
+        false => "usage_in_bytes",
+    })?;
+    let max_usage = match is_unified {
+        true => None,
+        false => count("max_usage_in_bytes")?,
+    };
+    Ok(usage.map(|usage| HugetlbUse {
+        page_size: size.to_owned(),
+        usage,
+        max_usage,
+    }))
+}
+
+/// `None`: there is no such file.
+fn text(dir: Option<&Dir>, file: &str) -> Result<Option<String>, FsError> {
+    match dir {
+        Some(dir) => dir.read_text_if_any(file),
+        None => Ok(None),
+    }
 }
 
 fn value<T>(
     dir: Option<&Dir>,
     file: &str,
     parse: impl Fn(&str) -> Result<T, ParseError>,
-) -> Option<T> {
-    parse(&text(dir, file)?).ok()
+) -> Result<Option<T>, FsError> {
+    Ok(text(dir, file)?.and_then(|it| parse(&it).ok()))
 }
 
 fn at(limit: Limit) -> Option<u64> {

@@ -344,13 +344,18 @@ fn numa_pages(object: &Object<'_>, to: &mut Samples<'_>) {
     }
 }
 
-/// Where memory is accounted; 0 stands for no limit, as dashboards expect.
+/// 0 stands for no limit, as dashboards expect. `None`: nobody knows whether there is one.
+fn limit_or_0(stats: &CgroupStats, limit: Option<u64>) -> Option<u64> {
+    stats.spec.is_known.then_some(limit.unwrap_or(0))
+}
+
+/// Where memory is accounted.
 fn memory_limit(object: &Object<'_>) -> Option<Value> {
     let stats = object.cgroup()?;
     stats.memory.usage?;
     let limit = match object.kind {
         Kind::Root => object.snapshot.machine.memory,
-        _ => stats.spec.memory_limit.unwrap_or(0),
+        _ => limit_or_0(stats, stats.spec.memory_limit)?,
     };
     Some(Value::count(limit))
 }
@@ -360,7 +365,7 @@ fn swap_limit(object: &Object<'_>) -> Option<Value> {
     stats.memory.swap?;
     let limit = match object.kind {
         Kind::Root => object.snapshot.machine.swap,
-        _ => stats.spec.swap_limit.unwrap_or(0),
+        _ => limit_or_0(stats, stats.spec.swap_limit)?,
     };
     Some(Value::count(limit))
 }
@@ -369,7 +374,7 @@ fn reservation(object: &Object<'_>) -> Option<Value> {
     let stats = object.cgroup().filter(|_| !object.is_root())?;
     stats.memory.usage?;
     let protected = stats.spec.memory_reservation.or(stats.spec.memory_min);
-    Some(Value::count(protected.unwrap_or(0)))
+    limit_or_0(stats, protected).map(Value::count)
 }
 
 fn hugetlb(object: &Object<'_>, to: &mut Samples<'_>, of: impl Fn(&HugetlbUse) -> Option<u64>) {

@@ -95,6 +95,7 @@ pub(super) fn full_cgroup(id: u64) -> CgroupStats {
         n_tasks: Some(9),
         n_fork_refusals: Some(0),
         spec: CgroupSpec {
+            is_known: true,
             cpu_shares: Some(512),
             cpu_quota_us: Some(50_000),
             cpu_period_us: Some(100_000),
