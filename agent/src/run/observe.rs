@@ -641,10 +641,14 @@ impl Loop {
         self.look_for_places(started);
         self.report(false);
         self.sweeper.hurry();
-        if clock::boottime() >= self.sweeper.due()
-            && let Some(snapshot) = self.sweeper.slice(SLICE)
-        {
-            self.take_sweep(snapshot);
+        if clock::boottime() >= self.sweeper.due() {
+            if !self.sweeper.is_under_way() {
+                // Nobody tells of the end of one process among several.
+                self.take_pods(false);
+            }
+            if let Some(snapshot) = self.sweeper.slice(SLICE) {
+                self.take_sweep(snapshot);
+            }
         }
         self.end_pass(started, trigger);
     }

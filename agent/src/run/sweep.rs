@@ -201,6 +201,11 @@ impl Sweeper {
         self.due
     }
 
+    /// The next slice goes on with a sweep.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.reader.is_under_way()
+    }
+
     /// Brings the next sweep forward if somebody has asked for one. True: somebody has.
     pub(super) fn hurry(&mut self) -> bool {
         let is_wanted = self.parts.readings.is_asked();

@@ -19,7 +19,7 @@ use crate::model::stats::{KnownContainer, KnownPod, KnownSandbox};
 use crate::model::time::WallTime;
 use crate::runtime::HostProcess;
 use crate::sources::kube_tree::PROCESSES_BELOW;
-use crate::sys::{Dir, clock};
+use crate::sys::{Dir, Root, clock};
 
 /// Processes of a container whose starts are compared, at most: arbitrary, a read of some 10 us each. v2 lists them as
 /// they came, as a rule, and v1 by their ids.
@@ -70,7 +70,7 @@ pub(super) fn shifted(pods: &[Arc<KnownPod>], from: Duration, to: Duration) -> V
 }
 
 /// The pods that there are, in the order of their names. `before`: those of the last time, whose processes stand
-/// unless the container has lost its last one since, or all are to be looked up `anew`.
+/// unless they have ended, the container has lost its last one since, or all are to be looked up `anew`.
 pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec<Arc<KnownPod>> {
     let before: BTreeMap<&PodUid, &Arc<KnownPod>> =
         before.iter().map(|it| (&it.pod.uid, it)).collect();
@@ -112,7 +112,7 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         };
         let before = before.get(uid).and_then(|it| Process::of(it, &owner.path));
         let anew = anew || tree.is_idle(*id);
-        let Process { started_at, pid } = match before.filter(|it| !anew && it.pid.is_some()) {
+        let Process { started_at, pid } = match before.filter(|it| !anew && it.is_there()) {
             Some(before) => before,
             None => look(tree, *id, owner, before),
         };
@@ -228,6 +228,13 @@ impl Process {
         let (_, started_at, pid) = all.find(|(cgroup, ..)| *cgroup == path)?;
         Some(Self { started_at, pid })
     }
+
+    /// It has one, and that has not ended, as those do by which runc comes to the program of a container.
+    fn is_there(&self) -> bool {
+        let host = Root::host();
+        self.pid
+            .is_some_and(|it| host.exists(format!("/proc/{it}")))
+    }
 }
 
 /// When it was started stands, however often it is looked at.
@@ -306,7 +313,12 @@ fn below(dir: &Dir) -> Vec<Dir> {
 mod tests {
     use super::*;
     use crate::model::pod::QosClass;
+    use crate::observe::event_log::EventLog;
+    use crate::observe::metrics::Metrics;
+    use crate::sources::cgroupfs::CgroupReader;
+    use crate::sources::wakers::Bell;
     use crate::sys::scratch::Scratch;
+    use crate::sys::{Tree, Trees};
 
     fn container(name: &str, id: &str, pid: Option<u32>, restarts: u32) -> KnownContainer {
         KnownContainer {
@@ -364,6 +376,55 @@ mod tests {
             scratch.write(format!("{cgroup}cgroup.procs"), pids);
             assert_eq!(found(), first, "{cgroup} {pids}");
         }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_looked_up_again() {
+        let scratch = Scratch::new("known-pods");
+        let root = Root::at(scratch.directory());
+        root.create_dir_all("pod/app").expect("a directory");
+        let list = |pid: u32| drop(scratch.write("pod/app/cgroup.procs", format!("{pid}\n")));
+        let trees = Trees {
+            unified: true,
+            trees: vec![Tree::open(BTreeSet::new(), scratch.directory()).expect("a directory")],
+        };
+        let tree = KubeTree::new(
+            CgroupReader::new(Arc::new(trees), BTreeSet::new(), 4096),
+            Arc::default(),
+            Arc::default(),
+            Metrics::default(),
+            4096,
+            Bell::new().expect("a descriptor"),
+            EventLog::begin(Duration::ZERO),
+        );
+        let (uid, qos) = (PodUid("uid".to_owned()), QosClass::Burstable);
+        let key = ContainerKey {
+            id: "app".to_owned(),
+            runtime: None,
+        };
+        let of_pod = Level::Pod {
+            uid: uid.clone(),
+            qos,
+        };
+        let of_container = Level::Container { uid, qos, key };
+        for (id, path, level) in [(1, "/pod", of_pod), (2, "/pod/app", of_container)] {
+            let path = CgroupPath::new(path).expect("a path");
+            let mut index = tree.kernel.index_mut();
+            index.insert(CgroupId(id), Owner { level, path });
+        }
+        let found = |before: &[Arc<KnownPod>]| pods(&tree, before, false).remove(0);
+
+        let own = std::process::id();
+        list(own);
+        let first = found(&[]);
+        assert_eq!(first.containers[0].pid, Some(own));
+        list(1);
+        let next = found(std::slice::from_ref(&first));
+        assert_eq!(next.containers[0].pid, Some(own), "it is still there");
+        let mut ended = KnownPod::clone(&first);
+        // Beyond the largest that the kernel gives.
+        ended.containers[0].pid = Some(u32::MAX);
+        assert_eq!(found(&[Arc::new(ended)]).containers[0].pid, Some(1));
     }
 
     #[test]
