@@ -1,6 +1,7 @@
 //! What one cgroup with all below it uses, as read; the formulas that make cAdvisor's figures of it
 //! are methods here (cAdvisor 0.56, `container/libcontainer/handler.go`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,8 @@ impl CgroupStats {
 
     /// Puts counters that fell since `before` back to what they were, and tells how many did. They
     /// only rise while a cgroup lives, so another cgroup, or one that cannot be told from another,
-    /// is left as it is.
-    pub fn keep_rising(&mut self, before: &Self) -> u64 {
+    /// is left as it is, and so are those of devices whose numbers were others' before (`replaced`).
+    pub fn keep_rising(&mut self, before: &Self, replaced: &BTreeSet<DeviceNumber>) -> u64 {
         if self.cgroup_id.is_none() || self.cgroup_id != before.cgroup_id {
             return 0;
         }
@@ -106,7 +107,8 @@ impl CgroupStats {
                 keep(&mut now.total.0, before.total.0);
             }
         }
-        for device in &mut self.io {
+        let of_before = |it: &&mut DeviceIo| !replaced.contains(&it.number);
+        for device in self.io.iter_mut().filter(of_before) {
             let Some(before) = before.io.iter().find(|it| it.number == device.number) else {
                 continue;
             };
@@ -293,13 +295,13 @@ mod tests {
     fn a_counter_that_fell_is_kept_and_counted() {
         let before = stats(1, 100, 10, 5);
         let mut now = stats(1, 90, 9, 4);
-        assert_eq!(now.keep_rising(&before), 3);
+        assert_eq!(now.keep_rising(&before, &BTreeSet::new()), 3);
         // Usage is no counter.
         let mut expected = before.clone();
         expected.memory.usage = Some(90);
         assert_eq!(now, expected);
         let mut risen = stats(1, 100, 11, 6);
-        assert_eq!(risen.keep_rising(&before), 0);
+        assert_eq!(risen.keep_rising(&before, &BTreeSet::new()), 0);
         assert_eq!(risen, stats(1, 100, 11, 6));
     }
 
@@ -309,7 +311,7 @@ mod tests {
         for id in [Some(CgroupId(2)), None] {
             let mut now = stats(2, 1, 1, 1);
             now.cgroup_id = id;
-            assert_eq!(now.keep_rising(&before), 0);
+            assert_eq!(now.keep_rising(&before, &BTreeSet::new()), 0);
             assert_eq!(now.cpu.usage_ns, Some(1));
         }
     }

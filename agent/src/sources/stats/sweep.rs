@@ -1,6 +1,6 @@
 //! The sweep over all cgroups, in slices, and the readings for decisions between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::model::stats::text::hugetlb_name;
 use crate::model::stats::{
-    CgroupStats, DeviceNumber, EndedContainer, GroupKind, GroupStats, KnownPod, Machine, NodeStats,
-    PodStats, StatsSnapshot,
+    CgroupStats, DeviceNumber, DiskStats, EndedContainer, GroupKind, GroupStats, KnownPod, Machine,
+    NodeStats, PodStats, StatsSnapshot,
 };
 use crate::model::time::WallTime;
 use crate::sources::procfs::hugepages;
@@ -493,11 +493,14 @@ fn name_devices(snapshot: &mut StatsSnapshot) {
 
 /// Counters of a cgroup never fall from one sweep to the next.
 fn keep_rising(now: &mut StatsSnapshot, before: &StatsSnapshot) -> u64 {
-    let mut n = now.node.cgroup.keep_rising(&before.node.cgroup);
+    let replaced = replaced(&now.node.disks, &before.node.disks);
+    let mut n = now.node.cgroup.keep_rising(&before.node.cgroup, &replaced);
     for group in &mut now.groups {
         let found = before.groups.binary_search_by(|it| it.id.cmp(&group.id));
         if let Ok(index) = found {
-            n += group.stats.keep_rising(&before.groups[index].stats);
+            n += group
+                .stats
+                .keep_rising(&before.groups[index].stats, &replaced);
         }
     }
     for pod in &mut now.pods {
@@ -506,21 +509,68 @@ fn keep_rising(now: &mut StatsSnapshot, before: &StatsSnapshot) -> u64 {
         };
         let before = &before.pods[index];
         if let (Some(now), Some(before)) = (&mut pod.stats, &before.stats) {
-            n += now.keep_rising(before);
+            n += now.keep_rising(before, &replaced);
         }
         for container in &mut pod.containers {
             let mut known = before.containers.iter();
             if let Some(before) = known.find(|it| it.runtime_id == container.runtime_id) {
-                n += container.stats.keep_rising(&before.stats);
+                n += container.stats.keep_rising(&before.stats, &replaced);
             }
         }
     }
     n
 }
 
+/// Numbers that other disks have by now: what a disk counts for all only rises while it is there.
+fn replaced(now: &[DiskStats], before: &[DiskStats]) -> BTreeSet<DeviceNumber> {
+    let counted = |it: &DiskStats| {
+        let n = it.reads.completed.saturating_add(it.writes.completed);
+        (it.number, n)
+    };
+    let before: BTreeMap<DeviceNumber, u64> = before.iter().map(counted).collect();
+    let now = now.iter().map(counted);
+    let fell = now.filter(|(number, n)| before.get(number).is_some_and(|it| n < it));
+    fell.map(|(number, _)| number).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::event::CgroupId;
+    use crate::model::stats::tests::example_stats;
+    use crate::model::stats::{DeviceIo, DiskCounts, IoCounts};
+
+    #[test]
+    fn what_was_read_from_a_disk_in_the_place_of_another_is_counted_anew() {
+        let sweep = |of_disk: u64, of_container: u64| {
+            let mut stats = example_stats(60);
+            let reads = DiskCounts {
+                completed: of_disk,
+                ..DiskCounts::default()
+            };
+            stats.node.disks = vec![DiskStats {
+                reads,
+                ..DiskStats::default()
+            }];
+            let container = &mut stats.pods[0].containers[0].stats;
+            container.cgroup_id = Some(CgroupId(7));
+            let read = IoCounts {
+                bytes: of_container,
+                operations: 1,
+            };
+            container.io = vec![DeviceIo {
+                read,
+                ..DeviceIo::default()
+            }];
+            stats
+        };
+        for (of_disk, n_regressions, shown) in [(110, 1, 70), (9, 0, 4)] {
+            let mut now = sweep(of_disk, 4);
+            assert_eq!(keep_rising(&mut now, &sweep(100, 70)), n_regressions);
+            let io = &now.pods[0].containers[0].stats.io;
+            assert_eq!(io[0].read.bytes, shown, "{of_disk}");
+        }
+    }
 
     #[test]
     fn readings_leave_descriptors_to_starts_and_records() {
