@@ -114,6 +114,9 @@ pub struct GroupStats {
     pub kind: GroupKind,
     /// Path from the cgroup mount, with a leading slash.
     pub id: String,
+    /// At the latest; `None`: not known.
+    #[serde(default)]
+    pub made_at: Option<WallTime>,
     pub stats: CgroupStats,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::error::{FsError, Operation};
@@ -271,9 +271,15 @@ impl Dir {
     /// its cache, which it may drop while nobody uses it (fs/kernfs/inode.c, Linux 6.18).
     pub fn changed_at(&self) -> Result<Duration, FsError> {
         let stat = fstat(&self.fd).map_err(|e| self.failed(Operation::Stat, ".", e.into()))?;
-        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
-        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
-        Ok(Duration::new(seconds, nanoseconds))
+        Ok(changed_at(&stat))
+    }
+
+    /// The same of a file in it.
+    pub fn file_changed_at(&self, name: &str) -> Result<Duration, FsError> {
+        self.check_name(name, Operation::Stat)?;
+        let stat = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|e| self.failed(Operation::Stat, name, e.into()))?;
+        Ok(changed_at(&stat))
     }
 
     /// An extended attribute of the directory. `None`: it has none, or one that is no text of up to 64 bytes.
@@ -458,6 +464,12 @@ impl Dir {
     fn failed(&self, operation: Operation, name: &str, source: io::Error) -> FsError {
         FsError::new(operation, &self.path.join(name), source)
     }
+}
+
+fn changed_at(stat: &FileStat) -> Duration {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    Duration::new(seconds, nanoseconds)
 }
 
 impl AsFd for Dir {

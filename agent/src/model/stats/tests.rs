@@ -98,6 +98,7 @@ pub(crate) fn example_stats(second: u64) -> StatsSnapshot {
         groups: vec![GroupStats {
             kind: GroupKind::Qos(QosClass::Burstable),
             id: "/kubepods/burstable".into(),
+            made_at: None,
             stats: cgroup(at, second * 1210, 1510, None),
         }],
         pods: vec![

@@ -82,8 +82,10 @@ impl<'a> View<'a> {
             system_containers: kubepods
                 .map(|it| Container {
                     name: "pods".to_owned(),
+                    start_time: it.made_at.map(Seconds),
                     cpu: self.cpu(&it.id, &it.stats),
                     memory: self.memory(&it.stats, it.stats.spec.memory_limit),
+                    io: self.io(&it.stats),
                     swap: self.swap(&it.stats),
                     ..Container::default()
                 })

@@ -21,6 +21,7 @@ use crate::model::stats::text::{
 };
 use crate::model::stats::{CgroupStats, DeviceIo, MemoryFigures};
 use crate::model::text::ParseError;
+use crate::model::time::WallTime;
 use crate::sources::ReadError;
 use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir};
 use crate::sys::{Dir, HeldFile, TextBuffer, Trees};
@@ -113,6 +114,7 @@ pub(super) struct CgroupReader {
     path: CgroupPath,
     /// The cgroup that is known.
     inode: Option<u64>,
+    made_at: Option<WallTime>,
     quick: Option<QuickFiles>,
     full: Option<FullFiles>,
     /// With when they are due again.
@@ -228,6 +230,7 @@ impl CgroupReader {
         Self {
             path,
             inode: None,
+            made_at: None,
             quick: None,
             full: None,
             settings: None,
@@ -244,6 +247,11 @@ impl CgroupReader {
     /// Its name in what is shown: the path as text.
     pub(super) fn id(&self) -> String {
         self.path.to_string()
+    }
+
+    /// When it was made, at the latest; `None`: not known.
+    pub(super) fn made_at(&self) -> Option<WallTime> {
+        self.made_at
     }
 
     /// What decisions need: five reads. `None`: there is no such cgroup.
@@ -317,6 +325,8 @@ impl CgroupReader {
         if self.inode != inode {
             self.close(cx);
             self.inode = inode;
+            let dir = dir(&cx.trees, "memory", &self.path).ok().flatten();
+            self.made_at = dir.and_then(|it| made_at(&it, cx.trees.unified));
         }
         cx.held.n += opened.n_files();
         self.quick = Some(opened);
@@ -716,6 +726,18 @@ impl FullFiles {
     }
 }
 
+/// When a cgroup was made, at the latest. Its directory may change with each cgroup in it, and such a file does not
+/// (cAdvisor 0.56, `container/common/helpers.go`).
+fn made_at(dir: &Dir, is_unified: bool) -> Option<WallTime> {
+    let file = match is_unified {
+        true => "cgroup.events",
+        false => "cgroup.clone_children",
+    };
+    let both = [dir.changed_at(), dir.file_changed_at(file)];
+    let earliest = both.into_iter().filter_map(Result::ok).min()?;
+    Some(WallTime::from_epoch(earliest))
+}
+
 /// Processes of a cgroup and of those below it, by opening a file of each.
 pub(super) fn count_processes(dir: &Dir) -> Option<u64> {
     let mut n = 0;
@@ -743,6 +765,22 @@ mod tests {
     use crate::model::stats::CgroupSpec;
     use crate::sys::scratch::Scratch;
     use crate::sys::{Root, Tree};
+
+    #[test]
+    fn a_cgroup_is_as_old_as_what_does_not_change_with_those_in_it() {
+        let scratch = Scratch::new("made-at");
+        scratch.write("cgroup.events", "populated 0\n");
+        let dir = Dir::open(scratch.directory()).expect("a directory");
+        let made = dir.file_changed_at("cgroup.events").expect("it is there");
+        // The clock of a file system has its ticks.
+        for n in 0_u32.. {
+            dir.make_dir(&n.to_string()).expect("a new directory");
+            if dir.changed_at().expect("it is there") > made {
+                break;
+            }
+        }
+        assert_eq!(made_at(&dir, true), Some(WallTime::from_epoch(made)));
+    }
 
     #[test]
     fn limits_that_cannot_be_read_stay_as_they_were_and_before_that_are_not_known() {

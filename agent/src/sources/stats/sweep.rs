@@ -354,6 +354,7 @@ impl StatsReader {
                 round.groups.push(GroupStats {
                     kind,
                     id: reader.id(),
+                    made_at: reader.made_at(),
                     stats,
                 });
             }

@@ -226,6 +226,7 @@ pub(in crate::observe) fn node(n_pods: usize, n_containers: usize) -> StatsSnaps
     let group = |kind, id: &str, n| GroupStats {
         kind,
         id: id.to_owned(),
+        made_at: Some(at(1)),
         stats: full_cgroup(n),
     };
     StatsSnapshot {
