@@ -87,6 +87,13 @@ impl Heard {
         };
         Some((&it.pod.name, name))
     }
+
+    fn image(&self, id: &str) -> Option<&str> {
+        match &self.known.get(id)?.role {
+            Role::Sandbox => None,
+            Role::Container { image, .. } => image.as_deref(),
+        }
+    }
 }
 
 fn pod(name: &str, n: u64) -> RuntimePod {
@@ -110,6 +117,8 @@ fn who_was_there_before_is_listed_and_who_comes_is_told() {
     });
     assert_eq!(heard.name(&shop.sandbox), Some(("shop", None)));
     assert_eq!(heard.name(&container_id(2)), Some(("shop", Some("app"))));
+    let image = heard.image(&container_id(2));
+    assert_eq!(image, Some("docker.io/library/app:1"));
     assert_eq!(heard.status.runtime().as_deref(), Some("fake 1.2.3"));
     assert_eq!(heard.status.follows, Follows::Events);
     wait_for("it is followed", || Ok(fake.n_subscribers() == 1)).unwrap();
@@ -119,6 +128,8 @@ fn who_was_there_before_is_listed_and_who_comes_is_told() {
     assert!(fake.tell(&late, &container_id(4), patience()));
     heard.wait("the event", |it| it.known.contains_key(&container_id(4)));
     assert_eq!(heard.name(&late.sandbox), Some(("late", None)));
+    let image = heard.image(&container_id(4));
+    assert_eq!(image, Some("docker.io/library/main:1"));
     let n_happened = heard.n_happened;
     assert!(fake.tell(&late, &container_id(4), patience()));
     heard.wait("its start, of one that has its name", |it| {

@@ -118,7 +118,14 @@ fn line(it: &Identified) -> String {
     let (id, pod) = (short(&it.id), &it.pod);
     match &it.role {
         Role::Sandbox => format!("{id} is the sandbox of {pod} ({})", pod.uid),
-        Role::Container { name, attempt } => format!("{id} is {name} of {pod}, attempt {attempt}"),
+        Role::Container {
+            name,
+            attempt,
+            image,
+        } => {
+            let image = image.as_deref().unwrap_or("no image");
+            format!("{id} is {name} of {pod}, attempt {attempt}, {image}")
+        }
     }
 }
 
@@ -231,7 +238,9 @@ fn every_cgroup_has_the_name_that_each_source_gives_it() -> Result<()> {
             let owner = found.owner.context("it is registered")?;
             let container = owner.container().zip(owner.uid());
             let container = container.map(|(key, uid)| match index.names.known(uid, &key.id) {
-                Some(Known::Container { name, attempt }) => format!(", {name}, attempt {attempt}"),
+                Some(Known::Container { name, attempt, .. }) => {
+                    format!(", {name}, attempt {attempt}")
+                }
                 Some(Known::Sandbox) => ", its sandbox".to_owned(),
                 None => ", which container is not known".to_owned(),
             });

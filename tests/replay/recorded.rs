@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 
 use anyhow::{Context, Result};
 use ballast::grpc::messages::cri::{
-    Container, ContainerEventResponse, ContainerMetadata, ContainerStatus, PodSandbox,
+    Container, ContainerEventResponse, ContainerMetadata, ContainerStatus, ImageSpec, PodSandbox,
     PodSandboxStatus,
 };
 use flate2::read::GzDecoder;
@@ -30,6 +30,7 @@ struct OfContainer {
     id: String,
     pod_sandbox_id: String,
     metadata: Option<Metadata>,
+    image: Option<Image>,
     labels: BTreeMap<String, String>,
 }
 
@@ -38,6 +39,13 @@ struct OfContainer {
 struct Metadata {
     name: String,
     attempt: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Image {
+    image: String,
+    user_specified_image: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -52,6 +60,15 @@ struct Event {
 impl From<Metadata> for ContainerMetadata {
     fn from(Metadata { name, attempt }: Metadata) -> Self {
         Self { name, attempt }
+    }
+}
+
+impl From<Image> for ImageSpec {
+    fn from(it: Image) -> Self {
+        Self {
+            image: it.image,
+            user_specified_image: it.user_specified_image,
+        }
     }
 }
 
@@ -75,6 +92,7 @@ pub(crate) fn containers() -> Result<Vec<Container>> {
         id: it.id,
         pod_sandbox_id: it.pod_sandbox_id,
         metadata: it.metadata.map(Into::into),
+        image: it.image.map(Into::into),
         labels: it.labels,
     };
     Ok(list.containers.into_iter().map(container).collect())
@@ -97,6 +115,7 @@ pub(crate) fn container_events() -> Result<Vec<(String, ContainerEventResponse)>
                 .map(|it| ContainerStatus {
                     id: it.id,
                     metadata: it.metadata.map(Into::into),
+                    image: it.image.map(Into::into),
                     labels: it.labels,
                 })
                 .collect(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ballast::grpc::messages::cri::{
     Container, ContainerEventResponse, ContainerFilter, ContainerMetadata, ContainerState,
-    ContainerStatus, GetEventsRequest, ListContainersRequest, ListContainersResponse,
+    ContainerStatus, GetEventsRequest, ImageSpec, ListContainersRequest, ListContainersResponse,
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxState, PodSandboxStatus,
     VersionRequest, VersionResponse, label, path,
 };
@@ -163,6 +163,10 @@ impl FakeRuntime {
                 name: name.to_owned(),
                 attempt,
             }),
+            image: Some(ImageSpec {
+                image: format!("sha256:{:064x}", 7),
+                user_specified_image: format!("{name}:1"),
+            }),
             labels: pod.labels(Some(name)),
         });
     }
@@ -192,6 +196,7 @@ impl FakeRuntime {
             .map(|it| ContainerStatus {
                 id: it.id.clone(),
                 metadata: it.metadata.clone(),
+                image: it.image.clone(),
                 labels: it.labels.clone(),
             })
             .collect();

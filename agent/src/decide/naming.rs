@@ -34,7 +34,18 @@ pub enum Known {
         name: Arc<str>,
         /// How often the pod has started a container of this name before.
         attempt: u32,
+        /// `None`: its runtime has not named it.
+        image: Option<Arc<str>>,
     },
+}
+
+impl Known {
+    fn image(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Container { image, .. } => image.as_ref(),
+            Self::Sandbox => None,
+        }
+    }
 }
 
 /// Of a pod and its containers, those by their ids. Ids need not differ between pods.
@@ -77,6 +88,7 @@ impl Names {
         let known = Known::Container {
             name: name.into(),
             attempt: 0,
+            image: None,
         };
         if self.set_container(uid, &key.id, known).is_some() {
             self.ended
@@ -93,17 +105,23 @@ impl Names {
     /// The same of one.
     pub fn learn(&mut self, identified: &Identified) -> bool {
         let Identified { id, pod, role } = identified;
+        let names = self.pods.get(&pod.uid);
+        let before = names.and_then(|it| it.containers.get(id.as_str()));
         let known = match role {
             Role::Sandbox => Known::Sandbox,
-            Role::Container { name, attempt } => Known::Container {
+            Role::Container {
+                name,
+                attempt,
+                image,
+            } => Known::Container {
                 name: Arc::clone(name),
                 attempt: *attempt,
+                // A list may have another of its names.
+                image: before.and_then(Known::image).or(image.as_ref()).cloned(),
             },
         };
-        let names = self.pods.get(&pod.uid);
-        let is_known = names.is_some_and(|it| {
-            it.pod.as_ref() == Some(pod) && it.containers.get(id.as_str()) == Some(&known)
-        });
+        let is_named = names.is_some_and(|it| it.pod.as_ref() == Some(pod));
+        let is_known = is_named && before == Some(&known);
         if !is_known {
             self.name_pod(pod);
             self.set_container(&pod.uid, id, known);
@@ -129,6 +147,7 @@ impl Names {
                 let known = || Known::Container {
                     name: Arc::clone(&container.name),
                     attempt: instance.attempt,
+                    image: None,
                 };
                 let id = instance.id.as_str().into();
                 names.containers.entry(id).or_insert_with(known);
@@ -472,6 +491,7 @@ mod tests {
         Role::Container {
             name: "app".into(),
             attempt,
+            image: None,
         }
     }
 
@@ -496,9 +516,41 @@ mod tests {
         let app = Known::Container {
             name: "app".into(),
             attempt: 2,
+            image: None,
         };
         assert_eq!(found.map(|(_, it)| it), Some(&app));
         assert_eq!(names.known_in("default", "name-of-b", "1"), None);
+    }
+
+    #[test]
+    fn an_image_keeps_the_first_of_its_names() {
+        let mut names = Names::default();
+        let uid = PodUid("a".into());
+        let image = |it: &str| Some(Arc::<str>::from(it));
+        names.learn_pod(&declared("a", &[("app", &["1"])]));
+        for (told, is_new, kept) in [
+            (None, false, None),
+            (
+                image("docker.io/library/app:1"),
+                true,
+                Some("docker.io/library/app:1"),
+            ),
+            (
+                image("docker.io/library/app:2"),
+                false,
+                Some("docker.io/library/app:1"),
+            ),
+            (None, false, Some("docker.io/library/app:1")),
+        ] {
+            let role = Role::Container {
+                name: "app".into(),
+                attempt: 7,
+                image: told.clone(),
+            };
+            assert_eq!(names.learn(&identified("a", "1", role)), is_new, "{told:?}");
+            let known = names.known(&uid, "1").and_then(Known::image);
+            assert_eq!(known.map(|it| &**it), kept, "{told:?}");
+        }
     }
 
     #[test]
@@ -614,7 +666,7 @@ mod tests {
         assert!(!names.learn_pod(&told), "nothing new");
         let uid = PodUid("a".into());
         let known = |id| match names.known(&uid, id) {
-            Some(Known::Container { name, attempt }) => Some((&**name, *attempt)),
+            Some(Known::Container { name, attempt, .. }) => Some((&**name, *attempt)),
             _ => None,
         };
         assert_eq!(known("1"), Some(("app", 2)), "the runtime's word stands");

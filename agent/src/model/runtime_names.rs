@@ -24,6 +24,8 @@ pub enum Role {
         name: Arc<str>,
         /// How often the pod has started a container of this name before, as far as the runtime knows.
         attempt: u32,
+        /// With its registry; `None`: the runtime does not name it.
+        image: Option<Arc<str>>,
     },
 }
 

@@ -193,7 +193,7 @@ pub struct ContainerStats {
     pub id: String,
     /// As the runtime names the instance.
     pub runtime_id: String,
-    /// As the manifest has it; empty: none.
+    /// As the manifest has it, or the runtime names it; empty: none, or it is not known.
     pub image: String,
     pub started_at: Option<WallTime>,
     /// `Some`: its cgroup is gone, and `stats` is what it had used by then.

@@ -3,6 +3,7 @@
 use prost::Message;
 
 use super::*;
+use crate::grpc::messages::cri::ContainerStatus;
 
 fn labels(container: Option<&str>) -> Labels {
     let labels = [
@@ -24,6 +25,7 @@ fn container() -> Container {
             name: "web".to_owned(),
             attempt: 2,
         }),
+        image: None,
         labels: labels(Some("web")),
     }
 }
@@ -32,6 +34,13 @@ fn name(of: &Identified) -> Option<&str> {
     match &of.role {
         Role::Sandbox => None,
         Role::Container { name, .. } => Some(name),
+    }
+}
+
+fn image_of(of: &Identified) -> Option<&str> {
+    match &of.role {
+        Role::Sandbox => None,
+        Role::Container { image, .. } => image.as_deref(),
     }
 }
 
@@ -61,6 +70,52 @@ fn what_kubelet_has_not_made_is_nobody() {
     assert_eq!(name(&of_lists(&[], &[unnamed.clone()])[0]), Some("web"));
     unnamed.labels.remove(label::CONTAINER_NAME);
     assert_eq!(of_lists(&[], &[unnamed]), []);
+}
+
+#[test]
+fn an_image_is_shown_by_its_whole_name() {
+    let id = "eb6fe751ef318d63f6d506dd848d425328c3935b4dd77232918c82acccc75bc4";
+    let digest = format!("registry.example:5000/team/web@sha256:{id}");
+    let hex = format!("sha256:{id}");
+    for (image, of_pod, shown) in [
+        // An event, and the list, of containerd.
+        ("docker.io/local/hog:1", "", Some("docker.io/local/hog:1")),
+        (&hex, "local/hog:1", Some("docker.io/local/hog:1")),
+        // CRI-O.
+        (id, "web", Some("docker.io/library/web:latest")),
+        (&hex, &digest, Some(&*digest)),
+        (&hex, &digest.replace('@', ":1@"), Some(&*digest)),
+        ("localhost/web", "", Some("localhost/web:latest")),
+        (
+            "registry.example:5000/web",
+            "",
+            Some("registry.example:5000/web:latest"),
+        ),
+        ("web:1", "other:1", Some("docker.io/library/web:1")),
+        (&hex, "", None),
+        ("", "", None),
+    ] {
+        let spec = ImageSpec {
+            image: image.to_owned(),
+            user_specified_image: of_pod.to_owned(),
+        };
+        let mut container = container();
+        container.image = Some(spec.clone());
+        let status = ContainerStatus {
+            id: container.id.clone(),
+            metadata: container.metadata.clone(),
+            image: Some(spec),
+            labels: container.labels.clone(),
+        };
+        let event = ContainerEventResponse {
+            containers_statuses: vec![status],
+            ..ContainerEventResponse::default()
+        };
+        let listed = of_lists(&[], &[container]);
+        assert_eq!(listed, of_event(&event));
+        assert_eq!(image_of(&listed[0]), shown, "{image} {of_pod}");
+    }
+    assert_eq!(image_of(&of_lists(&[], &[container()])[0]), None);
 }
 
 #[test]

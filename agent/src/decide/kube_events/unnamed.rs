@@ -164,6 +164,7 @@ mod tests {
             role: Role::Container {
                 name: "main".into(),
                 attempt: 0,
+                image: None,
             },
         });
         let known = unnamed.take_known(&names, AT, false);

@@ -1,4 +1,5 @@
-//! Container Runtime Interface v1: of the service `runtime.v1.RuntimeService` what tells whose a container is.
+//! Container Runtime Interface v1: of the service `runtime.v1.RuntimeService` what tells whose a container is, and of
+//! which image.
 //!
 //! Messages and fields have the names of the published proto; `cargo xtask cri` compares the numbers and the
 //! types.
@@ -131,6 +132,16 @@ pub struct ContainerMetadata {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub struct ImageSpec {
+    /// In lists of containerd an id, in its events a name.
+    #[prost(string, tag = "1")]
+    pub image: String,
+    /// As the pod has it. Empty: kubelet has not told the runtime, or the runtime does not tell it.
+    #[prost(string, tag = "18")]
+    pub user_specified_image: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub struct Container {
     #[prost(string, tag = "1")]
     pub id: String,
@@ -138,6 +149,8 @@ pub struct Container {
     pub pod_sandbox_id: String,
     #[prost(message, optional, tag = "3")]
     pub metadata: Option<ContainerMetadata>,
+    #[prost(message, optional, tag = "4")]
+    pub image: Option<ImageSpec>,
     #[prost(btree_map = "string, string", tag = "8")]
     pub labels: BTreeMap<String, String>,
 }
@@ -172,6 +185,8 @@ pub struct ContainerStatus {
     pub id: String,
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<ContainerMetadata>,
+    #[prost(message, optional, tag = "8")]
+    pub image: Option<ImageSpec>,
     #[prost(btree_map = "string, string", tag = "12")]
     pub labels: BTreeMap<String, String>,
 }

@@ -40,7 +40,7 @@ pub struct KnownContainer {
     pub cgroup: CgroupPath,
     /// As the runtime names the instance.
     pub runtime_id: String,
-    /// As the manifest has it; empty: none.
+    /// As the manifest has it, or the runtime names it; empty: none, or it is not known.
     pub image: String,
     pub started_at: Option<WallTime>,
     pub restarts: u32,

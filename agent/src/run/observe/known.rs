@@ -117,7 +117,7 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
             None => look(tree, *id, owner, before),
         };
         let known = names.get(uid).and_then(|it| it.containers.get(key));
-        let (name, restarts) = match known {
+        let (name, restarts, image) = match known {
             // What holds the namespaces of a pod is none of its containers.
             Some(Known::Sandbox) => {
                 let sandbox = KnownSandbox {
@@ -128,14 +128,18 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
                 pod.sandbox = the_one_that_runs(pod.sandbox.take(), sandbox);
                 continue;
             }
-            Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
-            None => (String::new(), 0),
+            Some(Known::Container {
+                name,
+                attempt,
+                image,
+            }) => (name.to_string(), *attempt, image.as_deref()),
+            None => (String::new(), 0, None),
         };
         pod.containers.push(KnownContainer {
             name,
             cgroup: owner.path.clone(),
             runtime_id: key.id.clone(),
-            image: String::new(),
+            image: image.unwrap_or_default().to_owned(),
             started_at,
             restarts,
             oom_events: oom_events(tree, uid, &key.id),
@@ -313,6 +317,7 @@ fn below(dir: &Dir) -> Vec<Dir> {
 mod tests {
     use super::*;
     use crate::model::pod::QosClass;
+    use crate::model::runtime_names::{Identified, Role};
     use crate::observe::event_log::EventLog;
     use crate::observe::metrics::Metrics;
     use crate::sources::cgroupfs::CgroupReader;
@@ -378,12 +383,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_process_that_has_ended_is_looked_up_again() {
-        let scratch = Scratch::new("known-pods");
+    /// With a pod and a container in it.
+    fn tree(scratch: &Scratch) -> KubeTree {
         let root = Root::at(scratch.directory());
         root.create_dir_all("pod/app").expect("a directory");
-        let list = |pid: u32| drop(scratch.write("pod/app/cgroup.procs", format!("{pid}\n")));
         let trees = Trees {
             unified: true,
             trees: vec![Tree::open(BTreeSet::new(), scratch.directory()).expect("a directory")],
@@ -412,6 +415,33 @@ mod tests {
             let mut index = tree.kernel.index_mut();
             index.insert(CgroupId(id), Owner { level, path });
         }
+        tree
+    }
+
+    #[test]
+    fn a_container_has_the_image_that_its_runtime_tells() {
+        let scratch = Scratch::new("known-image");
+        let tree = tree(&scratch);
+        let image = || pods(&tree, &[], false)[0].containers[0].image.clone();
+        assert_eq!(image(), "");
+        let app = Identified {
+            id: "app".to_owned(),
+            pod: unnamed(&PodUid("uid".to_owned())),
+            role: Role::Container {
+                name: "app".into(),
+                attempt: 0,
+                image: Some("docker.io/library/app:1".into()),
+            },
+        };
+        tree.kernel.index_mut().names.learn(&app);
+        assert_eq!(image(), "docker.io/library/app:1");
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_looked_up_again() {
+        let scratch = Scratch::new("known-pods");
+        let tree = tree(&scratch);
+        let list = |pid: u32| drop(scratch.write("pod/app/cgroup.procs", format!("{pid}\n")));
         let found = |before: &[Arc<KnownPod>]| pods(&tree, before, false).remove(0);
 
         let own = std::process::id();

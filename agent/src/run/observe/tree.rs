@@ -515,9 +515,14 @@ impl KubeTree {
         }
         match known {
             Some(Known::Sandbox) => return false,
-            Some(Known::Container { name, attempt }) => {
+            Some(Known::Container {
+                name,
+                attempt,
+                image,
+            }) => {
                 container.name = name.to_string();
                 container.restarts = attempt;
+                container.image = image.as_deref().unwrap_or_default().to_owned();
                 container.oom_events = known::oom_events(self, &pod.uid, &container.runtime_id);
             }
             None => {}
