@@ -9,6 +9,7 @@ mod check;
 mod convert;
 mod env;
 pub mod fields;
+mod findings;
 pub mod node_requirements;
 mod numbers;
 mod resize;

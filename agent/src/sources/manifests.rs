@@ -64,7 +64,7 @@ pub struct ManifestFault {
     /// As `spec.containers[0].image`; with `items[N].` in front inside a list. Several, joined by commas, of a warning
     /// that is the same for all.
     pub field: Option<String>,
-    /// Lower case, no final dot.
+    /// No final dot. Lower case, but for a fault of a field: that begins as one of the API server.
     pub message: String,
     /// As of a [`FieldFault`](crate::model::pod::FieldFault).
     pub is_minor: bool,

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1;
 
-use super::convert::{ContainerKind, Findings, is_huge_pages, key_path};
+use super::convert::{ContainerKind, is_huge_pages, key_path};
+use super::findings::{Findings, NEGATIVE};
 use super::totals::is_pod_level_resource;
 use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource};
+use crate::model::quantity::Quantity;
 
 /// Longest DNS label (RFC 1123).
 const MAX_LABEL: usize = 63;
@@ -70,14 +72,14 @@ pub(super) const MAX_CONTAINERS: usize = 200;
 /// Of a limit, bytes: what a shell or a `sleep` takes with the kernel's part of it.
 const LEAST_MEMORY: i64 = 256 << 10;
 
-const LABEL_RULE: &str =
-    "must be a DNS label: at most 63 of a-z, 0-9 and -, with - neither first nor last";
+const LABEL_RULE: &str = "must be a lowercase RFC 1123 label: at most 63 of a-z, 0-9 and inner -";
+const SUBDOMAIN_RULE: &str = "must be a lowercase RFC 1123 subdomain: labels joined by dots";
 
 /// Names that become paths and keys, whatever the origin.
 pub(super) fn identity(pod: &Pod, found: &mut Findings) {
     let uid = &pod.uid.0;
     if uid.is_empty() {
-        found.fault("metadata.uid", "is missing");
+        found.required("metadata.uid", "");
     } else if uid.len() > MAX_UID
         || !uid
             .bytes()
@@ -85,53 +87,45 @@ pub(super) fn identity(pod: &Pod, found: &mut Findings) {
         || uid.starts_with('-')
         || uid.ends_with('-')
     {
-        found.fault(
-            "metadata.uid",
-            format!("`{uid}` must be at most {MAX_UID} letters, digits and inner dashes"),
-        );
+        let rule = format!("must be at most {MAX_UID} letters, digits and inner dashes");
+        found.invalid("metadata.uid", uid.as_str(), &rule);
     }
     if pod.name.is_empty() {
-        found.fault("metadata.name", "is missing");
+        found.required("metadata.name", "");
     } else if !is_dns_subdomain(&pod.name) {
-        found.fault(
-            "metadata.name",
-            format!(
-                "`{}` must be a DNS subdomain: DNS labels joined by dots",
-                pod.name
-            ),
-        );
+        found.invalid("metadata.name", pod.name.as_str(), SUBDOMAIN_RULE);
     }
     if !is_dns_label(&pod.namespace) {
-        found.fault(
-            "metadata.namespace",
-            format!("`{}` {LABEL_RULE}", pod.namespace),
-        );
+        found.invalid("metadata.namespace", pod.namespace.as_str(), LABEL_RULE);
     }
     if pod.containers.is_empty() {
-        found.fault("spec.containers", "must list at least one container");
+        found.required("spec.containers", "");
     }
     let n_containers = pod.all_containers().count();
     if n_containers > MAX_CONTAINERS && pod.origin == PodOrigin::Manifest {
         found.fault(
             "spec.containers",
             format!(
-                "are {n_containers} with spec.initContainers, and a pod has at most \
-                 {MAX_CONTAINERS}"
+                "Too many: {n_containers}: must have at most {MAX_CONTAINERS} items, with \
+                 spec.initContainers"
             ),
         );
     }
+    // Of two of one name the init container is at fault.
+    let mut containers: Vec<_> = containers(pod).collect();
+    containers.rotate_left(pod.init_containers.len());
     let mut seen = BTreeSet::new();
-    for (path, container) in containers(pod) {
-        let name = &container.name;
+    for (path, container) in containers {
+        let (name, path) = (container.name.as_str(), format!("{path}.name"));
         if name.is_empty() {
-            found.fault(format!("{path}.name"), "is missing");
-        } else if !is_dns_label(name) {
-            found.fault(format!("{path}.name"), format!("`{name}` {LABEL_RULE}"));
-        } else if !seen.insert(name) {
-            found.fault(
-                format!("{path}.name"),
-                format!("`{name}` is used by another container"),
-            );
+            found.required(path, "");
+            continue;
+        }
+        if !seen.insert(name) {
+            found.duplicate(path.clone(), name);
+        }
+        if !is_dns_label(name) {
+            found.invalid(path, name, LABEL_RULE);
         }
     }
 }
@@ -155,11 +149,13 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
     debug_assert_eq!(pod.origin, PodOrigin::Manifest);
     let mut volume_names = BTreeSet::new();
     for (i, volume) in pod.volumes.iter().enumerate() {
-        let path = format!("spec.volumes[{i}].name");
-        if !is_dns_label(&volume.name) {
-            found.fault(path, format!("`{}` {LABEL_RULE}", volume.name));
-        } else if !volume_names.insert(volume.name.as_str()) {
-            found.fault(path, format!("`{}` is used by another volume", volume.name));
+        let (name, path) = (volume.name.as_str(), format!("spec.volumes[{i}].name"));
+        if name.is_empty() {
+            found.required(path, "");
+        } else if !is_dns_label(name) {
+            found.invalid(path, name, LABEL_RULE);
+        } else if !volume_names.insert(name) {
+            found.duplicate(path, name);
         }
     }
     let kinds = [ContainerKind::Init, ContainerKind::Regular];
@@ -168,13 +164,13 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
         resources(&container.resources, &format!("{path}.resources"), found);
         let mut mount_paths = BTreeSet::new();
         for (i, mount) in source.volume_mounts.iter().flatten().enumerate() {
-            let (volume, mount_path) = (&mount.name, &mount.mount_path);
+            let (volume, mount_path) = (mount.name.as_str(), mount.mount_path.as_str());
             let path = format!("{path}.volumeMounts[{i}]");
-            if !volume_names.contains(volume.as_str()) {
-                found.fault(
-                    format!("{path}.name"),
-                    format!("no volume `{volume}` in spec.volumes"),
-                );
+            if volume.is_empty() {
+                found.required(format!("{path}.name"), "");
+            }
+            if !volume_names.contains(volume) {
+                found.not_found(format!("{path}.name"), volume);
             }
             elsewhere(pod, mount, &path, found);
             let sub_path = mount.sub_path.as_deref().unwrap_or_default();
@@ -185,18 +181,15 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 );
             }
             if mount_path.is_empty() {
-                found.fault(format!("{path}.mountPath"), "is missing");
+                found.required(format!("{path}.mountPath"), "");
             } else if !mount_paths.insert(mount_path) {
-                found.fault(
-                    format!("{path}.mountPath"),
-                    format!("`{mount_path}` is used by another mount"),
-                );
+                found.invalid(format!("{path}.mountPath"), mount_path, "must be unique");
             }
         }
         let user = format!("{path}.securityContext.runAsUser");
         match container.run_as_user {
             Some(0) if container.run_as_non_root => {
-                found.fault(user, "0 is root, which runAsNonRoot forbids");
+                found.invalid(user, 0, "is root, which runAsNonRoot forbids");
             }
             None if container.run_as_non_root => found.warn(
                 user,
@@ -211,20 +204,22 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
     if let Some(own) = &pod.resources {
         resources(own, "spec.resources", found);
         for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
-            for name in list.keys().filter(|it| !is_pod_level_resource(it)) {
-                found.fault(
-                    key_path(&format!("spec.resources.{field}"), name),
-                    "must be cpu, memory or hugepages-<size> at pod level",
-                );
+            let others = list.keys().filter(|it| !is_pod_level_resource(it));
+            for name in others.filter(|it| is_known(it)) {
+                let path = key_path(&format!("spec.resources.{field}"), name);
+                found.unsupported(path, name, &["cpu", "hugepages-", "memory"]);
             }
         }
         for (name, sum) in pod.container_requests() {
             if let Some(amount) = own.requests.get(&name)
                 && sum > *amount
             {
-                found.fault(
+                found.invalid(
                     key_path("spec.resources.requests", &name),
-                    format!("`{amount}` is below what the containers request together, {sum}"),
+                    amount.to_string(),
+                    &format!(
+                        "must be greater than or equal to aggregate container requests of {sum}"
+                    ),
                 );
             }
         }
@@ -233,9 +228,10 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 if let Some(pods) = own.limits.get(name)
                     && limit > pods
                 {
-                    found.fault(
+                    found.invalid(
                         key_path(&format!("{path}.resources.limits"), name),
-                        format!("`{limit}` is above the pod's limit, {pods}"),
+                        limit.to_string(),
+                        &format!("must be less than or equal to pod limits of {pods}"),
                     );
                 }
             }
@@ -284,16 +280,19 @@ fn resources(own: &Resources, path: &str, found: &mut Findings) {
         amounts(list, &format!("{path}.{field}"), found);
     }
     for (name, request) in &own.requests {
-        let path = key_path(&format!("{path}.requests"), name);
+        let (of_requests, of_limits) = (format!("{path}.requests"), format!("{path}.limits"));
         match own.limits.get(name) {
-            Some(limit) if request > limit => {
-                found.fault(path, format!("`{request}` is above the limit, {limit}"));
+            Some(limit) if request != limit && !can_be_overcommitted(name) => {
+                let rule = format!("must be equal to {name} limit of {limit}");
+                found.invalid(of_requests, request.to_string(), &rule);
             }
-            Some(limit) if !can_be_overcommitted(name) && request != limit => {
-                found.fault(path, format!("`{request}` must equal the limit, {limit}"));
+            Some(limit) if request > limit => {
+                let rule = format!("must be less than or equal to {name} limit of {limit}");
+                found.invalid(of_requests, request.to_string(), &rule);
             }
             None if !can_be_overcommitted(name) => {
-                found.fault(path, format!("needs a limit of {request} as well"));
+                let rule = format!("{name} needs a limit of {request} as well");
+                found.required(of_limits, &rule);
             }
             Some(_) | None => {}
         }
@@ -304,47 +303,44 @@ fn resources(own: &Resources, path: &str, found: &mut Findings) {
 fn huge_pages_alone(lists: &[&ResourceList], path: &str, found: &mut Findings) {
     let mut names = lists.iter().flat_map(|it| it.keys());
     if names.clone().any(|it| is_huge_pages(it)) && !names.any(|it| it == "cpu" || it == "memory") {
-        found.fault(
-            path,
-            "names huge pages, which need cpu or memory beside them",
-        );
+        found.forbidden(path, "HugePages require cpu or memory");
     }
 }
 
 fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
     for (name, amount) in list {
-        let path = key_path(path, name);
+        let (path, text) = (key_path(path, name), amount.to_string());
         let is_whole = amount.milli_value() % 1000 == 0 || amount.value() == i64::MAX;
+        if amount.is_negative() {
+            found.invalid(path.clone(), text.clone(), NEGATIVE);
+        }
         if matches!(name.as_str(), "memory" | "ephemeral-storage") && !is_whole {
             let message = format!(
-                "`{amount}` has a part of a byte, and counts as {}",
+                "fractional byte value {text:?} counts as {}",
                 amount.value()
             );
             found.note(path.clone(), message);
         }
-        if is_extended(name) && !is_whole {
-            found.fault(path, format!("`{amount}` must be a whole number"));
-        } else if let Some(size) = name.strip_prefix("hugepages-") {
-            match size.parse::<crate::model::quantity::Quantity>() {
-                Ok(size) if !size.is_positive() => {
-                    found.fault(path, format!("page size `{size}` must be above 0"));
-                }
-                Ok(size) if amount.units() % size.units() != 0 => {
-                    found.fault(
-                        path,
-                        format!("`{amount}` must be a multiple of the page size, {size}"),
-                    );
-                }
-                Ok(_) => {}
-                Err(error) => found.fault(path, format!("page size: {error}")),
-            }
-        } else if !is_known(name) {
-            found.fault(
+        if !is_known(name) {
+            found.invalid(
                 path,
-                "is neither a standard resource nor one with a domain, as gpu.example/a",
+                name.as_str(),
+                "must be a standard resource for containers, or one with a domain, as gpu.example/a",
             );
+        } else if is_extended(name) && !is_whole {
+            found.invalid(path, text, "must be an integer");
+        } else if let Some(size) = name.strip_prefix("hugepages-")
+            && !are_whole_pages(amount, size)
+        {
+            let rule = format!("{text} is not positive integer multiple of {name}");
+            found.invalid(path, text, &rule);
         }
     }
+}
+
+fn are_whole_pages(amount: &Quantity, size: &str) -> bool {
+    let size = size.parse::<Quantity>();
+    size.is_ok_and(|it| it.is_positive() && amount.units() % it.units() == 0)
 }
 
 fn is_extended(name: &str) -> bool {
@@ -352,7 +348,9 @@ fn is_extended(name: &str) -> bool {
 }
 
 fn is_known(name: &str) -> bool {
-    matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_extended(name)
+    matches!(name, "cpu" | "memory" | "ephemeral-storage")
+        || is_huge_pages(name)
+        || is_extended(name)
 }
 
 /// Only these may have a limit above the request.

@@ -6,37 +6,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource;
 
+use super::findings::{Findings, NEGATIVE};
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
     QosClass, RESTART_CONTAINER, ResourceList, Resources, RestartPolicy, Volume, VolumeSource,
     built_in_priority, check, env, fields, node_requirements, resize, rules,
 };
 use crate::model::quantity::Quantity;
-
-/// Faults and warnings of one pod as they are found.
-#[derive(Default)]
-pub(super) struct Findings {
-    pub(super) faults: Vec<FieldFault>,
-    pub(super) warnings: Vec<FieldFault>,
-}
-
-impl Findings {
-    pub(super) fn fault(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.faults.push(FieldFault::new(path, message));
-    }
-
-    pub(super) fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.warnings.push(FieldFault::new(path, message));
-    }
-
-    /// A warning of what makes no difference to what runs.
-    pub(super) fn note(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.warnings.push(FieldFault {
-            is_minor: true,
-            ..FieldFault::new(path, message)
-        });
-    }
-}
 
 /// The entry of a map, as the API server writes it.
 pub(super) fn key_path(path: &str, key: &str) -> String {
@@ -46,11 +22,9 @@ pub(super) fn key_path(path: &str, key: &str) -> String {
 pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
     let mut found = Findings::default();
     let no_spec = v1::PodSpec::default();
-    let spec = source.spec.as_ref().unwrap_or_else(|| {
-        found.fault("spec", "is missing");
-        &no_spec
-    });
+    let spec = source.spec.as_ref().unwrap_or(&no_spec);
     let metadata = &source.metadata;
+    let of_pod = PodUser::of(spec, &mut found);
     let mut pod = Pod {
         uid: PodUid(metadata.uid.clone().unwrap_or_default()),
         namespace: metadata
@@ -66,11 +40,10 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
         priority: spec.priority,
         priority_class_name: spec.priority_class_name.clone().filter(|it| !it.is_empty()),
         node_name: spec.node_name.clone().filter(|it| !it.is_empty()),
-        restart_policy: restart_policy("spec", spec.restart_policy.as_deref(), &mut found)
-            .unwrap_or_default(),
+        restart_policy: pod_restart_policy(spec, &mut found).unwrap_or_default(),
         termination_grace: termination_grace(spec, &mut found),
-        init_containers: containers(spec, ContainerKind::Init, &mut found),
-        containers: containers(spec, ContainerKind::Regular, &mut found),
+        init_containers: containers(spec, ContainerKind::Init, of_pod, &mut found),
+        containers: containers(spec, ContainerKind::Regular, of_pod, &mut found),
         overhead: resource_list(spec.overhead.as_ref(), "spec.overhead", &mut found),
         resources: spec
             .resources
@@ -158,26 +131,26 @@ fn recorded_qos(source: &v1::Pod, found: &mut Findings) -> Option<QosClass> {
         "Burstable" => Some(QosClass::Burstable),
         "BestEffort" => Some(QosClass::BestEffort),
         other => {
-            found.fault(
-                "status.qosClass",
-                format!("`{other}` is none of Guaranteed, Burstable, BestEffort"),
-            );
+            let right = ["Guaranteed", "Burstable", "BestEffort"];
+            found.unsupported("status.qosClass", other, &right);
             None
         }
     }
 }
 
-fn restart_policy(path: &str, text: Option<&str>, found: &mut Findings) -> Option<RestartPolicy> {
-    match text? {
-        "" => None,
+fn pod_restart_policy(spec: &v1::PodSpec, found: &mut Findings) -> Option<RestartPolicy> {
+    let given = spec.restart_policy.as_deref().filter(|it| !it.is_empty());
+    restart_policy("spec", given?, found)
+}
+
+fn restart_policy(path: &str, text: &str, found: &mut Findings) -> Option<RestartPolicy> {
+    match text {
         "Always" => Some(RestartPolicy::Always),
         "OnFailure" => Some(RestartPolicy::OnFailure),
         "Never" => Some(RestartPolicy::Never),
         other => {
-            found.fault(
-                format!("{path}.restartPolicy"),
-                format!("`{other}` is none of Always, OnFailure, Never"),
-            );
+            let right = ["Always", "OnFailure", "Never"];
+            found.unsupported(format!("{path}.restartPolicy"), other, &right);
             None
         }
     }
@@ -188,10 +161,7 @@ fn termination_grace(spec: &v1::PodSpec, found: &mut Findings) -> Duration {
         None => DEFAULT_TERMINATION_GRACE,
         Some(seconds) => u64::try_from(seconds).map_or_else(
             |_| {
-                found.fault(
-                    "spec.terminationGracePeriodSeconds",
-                    format!("`{seconds}` must not be negative"),
-                );
+                found.invalid("spec.terminationGracePeriodSeconds", seconds, NEGATIVE);
                 DEFAULT_TERMINATION_GRACE
             },
             Duration::from_secs,
@@ -229,9 +199,35 @@ pub(super) fn lasting_containers(
     sidecars.chain(ContainerKind::Regular.of(spec))
 }
 
-fn containers(spec: &v1::PodSpec, kind: ContainerKind, found: &mut Findings) -> Vec<Container> {
+/// What `securityContext` of the pod has for containers that do not say themselves.
+#[derive(Clone, Copy)]
+struct PodUser {
+    user: Option<u32>,
+    group: Option<u32>,
+    is_non_root: Option<bool>,
+}
+
+impl PodUser {
+    fn of(spec: &v1::PodSpec, found: &mut Findings) -> Self {
+        let own = security(spec);
+        let user = own.and_then(|it| it.run_as_user);
+        let group = own.and_then(|it| it.run_as_group);
+        Self {
+            user: id(user, "spec.securityContext.runAsUser", found),
+            group: id(group, "spec.securityContext.runAsGroup", found),
+            is_non_root: own.and_then(|it| it.run_as_non_root),
+        }
+    }
+}
+
+fn containers(
+    spec: &v1::PodSpec,
+    kind: ContainerKind,
+    of_pod: PodUser,
+    found: &mut Findings,
+) -> Vec<Container> {
     kind.of(spec)
-        .map(|(path, it)| container(it, kind, &path, security(spec), found))
+        .map(|(path, it)| container(it, kind, &path, of_pod, found))
         .collect()
 }
 
@@ -239,31 +235,18 @@ fn container(
     source: &v1::Container,
     kind: ContainerKind,
     path: &str,
-    pod_security: Option<&v1::PodSecurityContext>,
+    of_pod: PodUser,
     found: &mut Findings,
 ) -> Container {
-    let restart = restart_policy(path, source.restart_policy.as_deref(), found);
+    let restart = source.restart_policy.as_deref();
+    let restart = restart.and_then(|it| restart_policy(path, it, found));
     let is_sidecar = kind == ContainerKind::Init && restart == Some(RestartPolicy::Always);
     let security = source.security_context.as_ref();
-    let security_path = format!("{path}.securityContext");
-    let mut id = |field: &str, own: Option<i64>, pods: Option<i64>| {
-        id(own, &format!("{security_path}.{field}"), found)
-            .or_else(|| id(pods, &format!("spec.securityContext.{field}"), found))
-    };
-    let run_as_user = id(
-        "runAsUser",
-        security.and_then(|it| it.run_as_user),
-        pod_security.and_then(|it| it.run_as_user),
-    );
-    let run_as_group = id(
-        "runAsGroup",
-        security.and_then(|it| it.run_as_group),
-        pod_security.and_then(|it| it.run_as_group),
-    );
-    let run_as_non_root = security
-        .and_then(|it| it.run_as_non_root)
-        .or(pod_security.and_then(|it| it.run_as_non_root))
-        .unwrap_or(false);
+    let mut id =
+        |field: &str, own: Option<i64>| id(own, &format!("{path}.securityContext.{field}"), found);
+    let run_as_user = id("runAsUser", security.and_then(|it| it.run_as_user));
+    let run_as_group = id("runAsGroup", security.and_then(|it| it.run_as_group));
+    let run_as_non_root = security.and_then(|it| it.run_as_non_root);
     Container {
         name: source.name.clone(),
         image: source.image.clone().unwrap_or_default(),
@@ -285,9 +268,9 @@ fn container(
         sub_paths: sub_paths(source),
         is_sidecar,
         restart_policy: restart.filter(|_| !is_sidecar),
-        run_as_user,
-        run_as_group,
-        run_as_non_root,
+        run_as_user: run_as_user.or(of_pod.user),
+        run_as_group: run_as_group.or(of_pod.group),
+        run_as_non_root: run_as_non_root.or(of_pod.is_non_root).unwrap_or(false),
         is_privileged: security.and_then(|it| it.privileged) == Some(true),
         resize_restarts: resize_restarts(source),
         counted_requests: None,
@@ -316,7 +299,7 @@ fn id(value: Option<i64>, path: &str, found: &mut Findings) -> Option<u32> {
     {
         Some(id) => Some(id),
         None => {
-            found.fault(path, format!("`{value}` is not in 0..=2147483647"));
+            found.invalid(path, value, "must be between 0 and 2147483647, inclusive");
             None
         }
     }
@@ -351,17 +334,13 @@ pub(super) fn resource_list(
         .collect()
 }
 
-/// An amount that is not negative.
+/// An amount, which may be negative.
 pub(super) fn quantity(
     source: &resource::Quantity,
     path: &str,
     found: &mut Findings,
 ) -> Option<Quantity> {
     match source.0.trim().parse::<Quantity>() {
-        Ok(amount) if amount.is_negative() => {
-            found.fault(path, format!("`{}` must not be negative", source.0));
-            None
-        }
         Ok(amount) => Some(amount),
         Err(error) => {
             found.fault(path, error.to_string());
@@ -416,28 +395,29 @@ fn volumes(spec: &v1::PodSpec, found: &mut Findings) -> Vec<Volume> {
 
 fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> VolumeSource {
     if let Some(it) = &volume.host_path {
-        if !it.path.starts_with('/') {
-            found.fault(
-                format!("{path}.hostPath.path"),
-                format!("`{}` must be an absolute path", it.path),
-            );
+        let at = format!("{path}.hostPath.path");
+        if it.path.is_empty() {
+            found.required(at, "");
+        } else if !it.path.starts_with('/') {
+            found.invalid(at, it.path.as_str(), "must be an absolute path");
         }
         let kind = it.type_.as_deref().unwrap_or_default();
         return VolumeSource::HostPath {
             path: it.path.clone(),
             kind: HostPathKind::of(kind).unwrap_or_else(|| {
-                found.fault(
-                    format!("{path}.hostPath.type"),
-                    format!("`{kind}` is no type of a hostPath volume"),
-                );
+                let right = HostPathKind::ALL.map(|(name, _)| name);
+                found.unsupported(format!("{path}.hostPath.type"), kind, &right);
                 HostPathKind::Any
             }),
         };
     }
     let empty_dir = |it: Option<&v1::EmptyDirVolumeSource>, found: &mut Findings| {
-        let size_limit = it
-            .and_then(|it| it.size_limit.as_ref())
-            .and_then(|it| quantity(it, &format!("{path}.emptyDir.sizeLimit"), found));
+        let at = format!("{path}.emptyDir.sizeLimit");
+        let size_limit = it.and_then(|it| it.size_limit.as_ref());
+        let size_limit = size_limit.and_then(|it| quantity(it, &at, found));
+        if size_limit.as_ref().is_some_and(Quantity::is_negative) {
+            found.forbidden(at, NEGATIVE);
+        }
         VolumeSource::EmptyDir {
             // Of any other medium it is on the node's disk, which is told.
             memory: it.and_then(|it| it.medium.as_deref()) == Some("Memory"),

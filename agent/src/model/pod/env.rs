@@ -7,7 +7,8 @@
 
 use k8s_openapi::api::core::v1;
 
-use super::convert::{ContainerKind, Findings, quantity};
+use super::convert::{ContainerKind, quantity};
+use super::findings::{Findings, NEGATIVE};
 use super::{CONFIG_SOURCE_ANNOTATION, Container, EnvVar, Pod, PodOrigin};
 use crate::model::quantity::Quantity;
 
@@ -86,31 +87,42 @@ impl Resolver<'_> {
         found: &mut Findings,
     ) -> Option<EnvVar> {
         let name = variable.name.clone();
-        if name.is_empty() || name.contains(['=', '\0']) {
-            found.fault(
+        if name.is_empty() {
+            found.required(format!("{path}.name"), "");
+        } else if name.contains(['=', '\0']) {
+            found.invalid(
                 format!("{path}.name"),
-                format!("`{name}` must be non-empty, without ="),
+                name.as_str(),
+                "must be without = and NUL",
             );
         }
+        let has_value = variable.value.as_ref().is_some_and(|it| !it.is_empty());
         let value = match &variable.value_from {
             None => variable.value.clone().unwrap_or_default(),
-            Some(_) if variable.value.as_ref().is_some_and(|it| !it.is_empty()) => {
-                found.fault(path, "has both value and valueFrom");
-                return None;
+            Some(from) => {
+                let path = format!("{path}.valueFrom");
+                if has_value {
+                    let rule = "may not be specified when `value` is not empty";
+                    found.invalid(path, "", rule);
+                    return None;
+                }
+                if self.is_node_address(from) {
+                    return Some(EnvVar {
+                        is_node_address: true,
+                        ..EnvVar::new(name, "")
+                    });
+                }
+                // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
+                let value = self.value_from(container, from, &path, found)?;
+                value.replace('$', "$$")
             }
-            Some(from) if self.is_node_address(from) => {
-                return Some(EnvVar {
-                    is_node_address: true,
-                    ..EnvVar::new(name, "")
-                });
-            }
-            // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
-            Some(from) => self
-                .value_from(container, from, &format!("{path}.valueFrom"), found)?
-                .replace('$', "$$"),
         };
         if value.contains('\0') {
-            found.fault(format!("{path}.value"), "must not hold a NUL byte");
+            found.invalid(
+                format!("{path}.value"),
+                value.as_str(),
+                "must not hold a NUL byte",
+            );
         }
         let from = variable.value_from.as_ref();
         let is_of_resources =
@@ -158,7 +170,7 @@ impl Resolver<'_> {
         } else if let Some(it) = &from.file_key_ref {
             self.external(path, "fileKeyRef", it.optional, found);
         } else {
-            found.fault(path, "names no source");
+            found.invalid(path, "", "must name a source");
         }
         None
     }
@@ -170,10 +182,11 @@ impl Resolver<'_> {
             found.warn(path, "is not resolved; its variables are left out");
         } else {
             let why = match field {
-                "fileKeyRef" => "is not read: its file may be written after the pod is let in",
-                _ => "cannot be resolved without an API server",
+                "fileKeyRef" => "its file may be written after the pod is let in",
+                "configMapRef" | "configMapKeyRef" => "static pods may not reference configmaps",
+                _ => "static pods may not reference secrets",
             };
-            found.fault(path, format!("{why}; give a value, or mark it optional"));
+            found.forbidden(path, &format!("{why}; give a value, or mark it optional"));
         }
     }
 
@@ -223,7 +236,7 @@ impl Resolver<'_> {
                     }
                 }
                 _ => {
-                    found.fault(path, format!("`{field}` is not a field for variables"));
+                    found.invalid(path, field, "is not a field for variables");
                     None
                 }
             },
@@ -240,26 +253,25 @@ impl Resolver<'_> {
         let Some(container) = self.container_named(from.container_name.as_deref(), container)
         else {
             let name = from.container_name.as_deref().unwrap_or_default();
-            found.fault(
-                format!("{path}.containerName"),
-                format!("no container `{name}`"),
-            );
+            found.not_found(format!("{path}.containerName"), name);
             return None;
         };
         let divisor = match &from.divisor {
             Some(it) if !it.0.is_empty() => quantity(it, &format!("{path}.divisor"), found)?,
             _ => Quantity::ZERO,
         };
+        if divisor.is_negative() {
+            found.invalid(format!("{path}.divisor"), divisor.to_string(), NEGATIVE);
+            return None;
+        }
         let (list, name) = match from.resource.split_once('.') {
             Some(("limits", name)) if is_exposed(name) => (&container.resources.limits, name),
             Some(("requests", name)) if is_exposed(name) => (&container.resources.requests, name),
             _ => {
-                found.fault(
+                found.invalid(
                     format!("{path}.resource"),
-                    format!(
-                        "`{}` must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>",
-                        from.resource
-                    ),
+                    from.resource.as_str(),
+                    "must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>",
                 );
                 return None;
             }
@@ -270,10 +282,8 @@ impl Resolver<'_> {
                 && self.pod.origin == PodOrigin::Manifest =>
             {
                 // Kubelet falls back to the node's allocatable, which is no property of the pod.
-                found.fault(
-                    format!("{path}.resource"),
-                    format!("container `{}` has no {}", container.name, from.resource),
-                );
+                let why = format!("container {} has no such limit", container.name);
+                found.invalid(format!("{path}.resource"), from.resource.as_str(), &why);
                 None
             }
             None => Some("0".to_owned()),

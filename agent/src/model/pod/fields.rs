@@ -10,7 +10,8 @@ use std::fmt;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use super::convert::{ContainerKind, Findings, key_path, lasting_containers};
+use super::convert::{ContainerKind, key_path, lasting_containers};
+use super::findings::Findings;
 
 /// What a field does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,24 +86,22 @@ impl fmt::Display for Because {
             Self::Capabilities => {
                 "root has those of the agent in any case, and others those of their program's file"
             }
-            Self::Claims => {
-                "a pod of a manifest cannot refer to claims, which only an API server has"
-            }
+            Self::Claims => "static pods may not reference claims, which only an API server has",
             Self::ConfigMaps => {
-                "a pod of a manifest cannot refer to config maps, which only an API server has"
+                "static pods may not reference configmaps, which only an API server has"
             }
             Self::Credentials => {
-                "a pod of a manifest cannot have credentials that only an API server gives out"
+                "static pods may not reference credentials, which only an API server gives out"
             }
             Self::Deadline => "the time that a pod runs is not limited",
             Self::Drivers => {
-                "a pod of a manifest cannot refer to CSI drivers, which only an API server has"
+                "static pods may not reference csidrivers, which only an API server has"
             }
             Self::Ephemeral => {
                 "ephemeral containers are added to a pod that runs, never by its definition"
             }
             Self::Endpoints => {
-                "a pod of a manifest cannot refer to endpoints, which only an API server has"
+                "static pods may not reference endpoints, which only an API server has"
             }
             Self::Hooks => "hooks are not run",
             Self::Images => "the process runtime uses no images",
@@ -119,11 +118,9 @@ impl fmt::Display for Because {
             Self::Restarts => "the restart policy alone decides",
             Self::Runtime => "the process runtime has no handlers",
             Self::Scheduler => "the pod is on this node, so nobody schedules it",
-            Self::Secrets => {
-                "a pod of a manifest cannot refer to secrets, which only an API server has"
-            }
+            Self::Secrets => "static pods may not reference secrets, which only an API server has",
             Self::ServiceAccounts => {
-                "a pod of a manifest cannot refer to service accounts, which only an API server has"
+                "static pods may not reference serviceaccounts, which only an API server has"
             }
             Self::Signals => "containers are told to end by SIGTERM",
             Self::Streams => "processes have no standard input and no terminal",
@@ -509,7 +506,7 @@ fn walk(path: &str, row: &str, value: &Value, found: &mut Findings) {
             }
         }
         Some(Treatment::Refused(because)) => {
-            found.fault(format!("spec.{path}"), because.to_string());
+            found.forbidden(format!("spec.{path}"), &because.to_string());
         }
         Some(Treatment::Honoured | Treatment::Ignored { .. }) | None => {}
     }

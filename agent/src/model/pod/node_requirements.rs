@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
 use super::check::{is_label_value, is_qualified_name};
-use super::convert::{Findings, lasting_containers};
+use super::convert::lasting_containers;
+use super::findings::Findings;
 use super::{Pod, PodOrigin};
 
 /// The one field of a node that `matchFields` may name.
@@ -217,9 +218,9 @@ fn node_selector(
     if origin == PodOrigin::Manifest {
         for (key, value) in &selector {
             if !is_qualified_name(key) {
-                found.fault("spec.nodeSelector", format!("`{key}` {KEY_RULE}"));
+                found.invalid("spec.nodeSelector", key.as_str(), KEY_RULE);
             } else if !is_label_value(value) {
-                found.fault("spec.nodeSelector", format!("`{value}` {VALUE_RULE}"));
+                found.invalid("spec.nodeSelector", value.as_str(), VALUE_RULE);
             }
         }
     }
@@ -241,106 +242,128 @@ fn node_affinity(
     let required = affinity
         .required_during_scheduling_ignored_during_execution
         .as_ref()?;
-    let mut report = |path: String, message: String| match origin {
-        PodOrigin::Manifest => found.fault(path, message),
-        PodOrigin::Api => found.warn(path, message),
-    };
+    let mut own = Findings::default();
     if required.node_selector_terms.is_empty() {
-        report(PATH.to_owned(), "must have at least one term".to_owned());
+        own.required(PATH, "must have at least one node selector term");
     }
     let mut terms = Vec::new();
     for (i, source) in required.node_selector_terms.iter().enumerate() {
-        let mut is_good = true;
-        let mut keep = |field: &str, j: usize, message: String| {
-            is_good = false;
-            report(format!("{PATH}[{i}].{field}[{j}]"), message);
-        };
+        let path = format!("{PATH}[{i}]");
+        let n_before = own.faults.len();
         let term = NodeSelectorTerm {
             match_expressions: parse_each(
                 source.match_expressions.as_deref(),
-                label_requirement,
-                |j, message| keep("matchExpressions", j, message),
+                |j| format!("{path}.matchExpressions[{j}]"),
+                |it, path| label_requirement(it, path, &mut own),
             ),
             match_fields: parse_each(
                 source.match_fields.as_deref(),
-                |it| field_requirement(it, origin),
-                |j, message| keep("matchFields", j, message),
+                |j| format!("{path}.matchFields[{j}]"),
+                |it, path| field_requirement(it, origin, path, &mut own),
             ),
         };
         let is_empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
-        if is_good && !is_empty {
+        if own.faults.len() == n_before && !is_empty {
             terms.push(term);
         }
+    }
+    match origin {
+        PodOrigin::Manifest => found.faults.append(&mut own.faults),
+        PodOrigin::Api => found.warnings.append(&mut own.faults),
     }
     Some(terms)
 }
 
 fn parse_each<T>(
     sources: Option<&[v1::NodeSelectorRequirement]>,
-    parse: impl Fn(&v1::NodeSelectorRequirement) -> Result<T, String>,
-    mut on_fault: impl FnMut(usize, String),
+    path: impl Fn(usize) -> String,
+    mut parse: impl FnMut(&v1::NodeSelectorRequirement, &str) -> Option<T>,
 ) -> Vec<T> {
-    let mut parsed = Vec::new();
-    for (i, source) in sources.unwrap_or_default().iter().enumerate() {
-        match parse(source) {
-            Ok(it) => parsed.push(it),
-            Err(message) => on_fault(i, message),
-        }
-    }
-    parsed
+    let sources = sources.unwrap_or_default().iter().enumerate();
+    sources.filter_map(|(i, it)| parse(it, &path(i))).collect()
 }
 
-fn label_requirement(source: &v1::NodeSelectorRequirement) -> Result<LabelRequirement, String> {
+fn label_requirement(
+    source: &v1::NodeSelectorRequirement,
+    path: &str,
+    found: &mut Findings,
+) -> Option<LabelRequirement> {
     let values = source.values.as_deref().unwrap_or_default();
     if !is_qualified_name(&source.key) {
-        return Err(format!("`{}` {KEY_RULE}", source.key));
+        found.invalid(format!("{path}.key"), source.key.as_str(), KEY_RULE);
     }
-    if let Some(value) = values.iter().find(|it| !is_label_value(it)) {
-        return Err(format!("`{value}` {VALUE_RULE}"));
+    for (i, value) in values.iter().enumerate() {
+        if !is_label_value(value) {
+            found.invalid(format!("{path}.values[{i}]"), value.as_str(), VALUE_RULE);
+        }
     }
-    let number = || match values {
-        [value] => value
-            .parse()
-            .map_err(|error| format!("`{value}` is no number: {error}")),
-        _ => Err(format!("{} needs one value", source.operator)),
-    };
+    let of_values = format!("{path}.values");
     let operator = match (source.operator.as_str(), values) {
-        ("In" | "NotIn", []) => return Err(format!("{} needs values", source.operator)),
+        ("In" | "NotIn", []) => {
+            let rule = "must be specified when `operator` is 'In' or 'NotIn'";
+            found.required(of_values, rule);
+            return None;
+        }
         ("In", values) => LabelOperator::In(values.to_vec()),
         ("NotIn", values) => LabelOperator::NotIn(values.to_vec()),
         ("Exists", []) => LabelOperator::Exists,
         ("DoesNotExist", []) => LabelOperator::DoesNotExist,
         ("Exists" | "DoesNotExist", _) => {
-            return Err(format!("{} takes no values", source.operator));
+            let rule = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            found.forbidden(of_values, rule);
+            return None;
         }
-        ("Gt", _) => LabelOperator::Gt(number()?),
-        ("Lt", _) => LabelOperator::Lt(number()?),
+        ("Gt", [value]) => LabelOperator::Gt(number(value, &of_values, found)?),
+        ("Lt", [value]) => LabelOperator::Lt(number(value, &of_values, found)?),
+        ("Gt" | "Lt", _) => {
+            let rule = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+            found.required(of_values, rule);
+            return None;
+        }
         (other, _) => {
-            return Err(format!(
-                "`{other}` is none of In, NotIn, Exists, DoesNotExist, Gt, Lt"
-            ));
+            let rule = "must be In, NotIn, Exists, DoesNotExist, Gt or Lt";
+            found.invalid(format!("{path}.operator"), other, rule);
+            return None;
         }
     };
-    Ok(LabelRequirement {
+    Some(LabelRequirement {
         key: source.key.clone(),
         operator,
     })
 }
 
+fn number(value: &str, of_values: &str, found: &mut Findings) -> Option<i64> {
+    let number = value.parse().ok();
+    if number.is_none() {
+        found.invalid(format!("{of_values}[0]"), value, "must be an integer");
+    }
+    number
+}
+
 fn field_requirement(
     source: &v1::NodeSelectorRequirement,
     origin: PodOrigin,
-) -> Result<FieldRequirement, String> {
+    path: &str,
+    found: &mut Findings,
+) -> Option<FieldRequirement> {
     if origin == PodOrigin::Manifest && source.key != METADATA_NAME {
-        return Err(format!("`{}` must be {METADATA_NAME}", source.key));
+        let rule = format!("must be {METADATA_NAME}");
+        found.invalid(format!("{path}.key"), source.key.as_str(), &rule);
     }
     let operator = match (source.operator.as_str(), source.values.as_deref()) {
         ("In", Some([value])) => FieldOperator::In(value.clone()),
         ("NotIn", Some([value])) => FieldOperator::NotIn(value.clone()),
-        ("In" | "NotIn", _) => return Err(format!("{} needs one value", source.operator)),
-        (other, _) => return Err(format!("`{other}` is none of In, NotIn")),
+        ("In" | "NotIn", _) => {
+            let rule = "must be only one value when `operator` is 'In' or 'NotIn'";
+            found.required(format!("{path}.values"), rule);
+            return None;
+        }
+        (other, _) => {
+            found.invalid(format!("{path}.operator"), other, "must be In or NotIn");
+            return None;
+        }
     };
-    Ok(FieldRequirement {
+    Some(FieldRequirement {
         key: source.key.clone(),
         operator,
     })
@@ -369,6 +392,9 @@ fn tolerations(spec: &v1::PodSpec) -> Vec<Toleration> {
     sources.filter_map(toleration).collect()
 }
 
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
+
 /// Of a manifest on the host's network, the API server takes every port for one of the host.
 fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Vec<HostPort> {
     let takes_all = spec.host_network == Some(true) && origin == PodOrigin::Manifest;
@@ -383,8 +409,7 @@ fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Ve
             let address = port.host_ip.clone();
             let address = address.filter(|it| !it.is_empty() && it != "0.0.0.0");
             let protocol = protocol(port).inspect_err(|other| {
-                let message = format!("`{other}` is none of TCP, UDP, SCTP");
-                found.fault(format!("{path}.protocol"), message);
+                found.unsupported(format!("{path}.protocol"), other, &PROTOCOLS);
             });
             match u16::try_from(number).ok().filter(|it| *it > 0) {
                 Some(port) => ports.extend(protocol.ok().map(|protocol| HostPort {
@@ -397,10 +422,7 @@ fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Ve
                         Some(_) => "hostPort",
                         None => "containerPort",
                     };
-                    found.fault(
-                        format!("{path}.{field}"),
-                        format!("`{number}` is not in 1..=65535"),
-                    );
+                    found.invalid(format!("{path}.{field}"), number, PORT_RULE);
                 }
             }
         }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource;
 
-use super::convert::{Findings, resource_list};
+use super::convert::resource_list;
+use super::findings::Findings;
 use super::totals::raise;
 use super::{Pod, ResourceList};
 use crate::model::quantity::{Format, Quantity};

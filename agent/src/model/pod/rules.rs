@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::RESTART_CONTAINER;
 use super::check::{is_label_value, is_qualified_name};
-use super::convert::{ContainerKind, Findings};
+use super::convert::ContainerKind;
+use super::findings::Findings;
 use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE};
 
 /// In the order in which the API server looks: the first that is set counts (`validateVolumeSource`).
@@ -75,10 +76,8 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     let policy = spec.security_context.as_ref();
     let policy = policy.and_then(|it| it.supplemental_groups_policy.as_deref());
     if let Some(policy) = policy.filter(|it| !matches!(*it, "Merge" | "Strict")) {
-        found.fault(
-            "spec.securityContext.supplementalGroupsPolicy",
-            format!("`{policy}` is none of Merge, Strict"),
-        );
+        let path = "spec.securityContext.supplementalGroupsPolicy";
+        found.unsupported(path, policy, &["Merge", "Strict"]);
     }
 }
 
@@ -89,53 +88,46 @@ fn toleration(source: &v1::Toleration, path: &str, found: &mut Findings) {
     let [operator, effect] = [&source.operator, &source.effect].map(text);
     let operator_at = format!("{path}.operator");
     if !key.is_empty() && !is_qualified_name(&key) {
-        found.fault(format!("{path}.key"), format!("`{key}` {KEY_RULE}"));
+        found.invalid(format!("{path}.key"), key.as_str(), KEY_RULE);
     }
     if key.is_empty() && operator != "Exists" {
-        found.fault(
+        found.invalid(
             &operator_at,
+            operator.as_str(),
             "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
         );
     }
     if source.toleration_seconds.is_some() && effect != "NoExecute" {
-        found.fault(
+        found.invalid(
             format!("{path}.effect"),
+            effect.as_str(),
             "effect must be 'NoExecute' when `tolerationSeconds` is set",
         );
     }
     match operator.as_str() {
         "" | "Equal" if !is_label_value(&value) => {
-            found.fault(operator_at, format!("`{value}` {VALUE_RULE}"));
+            found.invalid(operator_at, value, VALUE_RULE);
         }
         "Exists" if !value.is_empty() => {
-            found.fault(operator_at, "value must be empty when `operator` is 'Exists'");
+            let rule = "value must be empty when `operator` is 'Exists'";
+            found.invalid(operator_at, value, rule);
         }
         "" | "Equal" | "Exists" => {}
-        "Lt" | "Gt" => found.fault(
-            operator_at,
-            format!(
-                "`{operator}` needs the feature gate TaintTolerationComparisonOperators, which is off; right would be \
-                 Equal or Exists"
-            ),
-        ),
-        _ => found.fault(operator_at, format!("`{operator}` is none of Equal, Exists")),
+        // `Lt` and `Gt` are behind the feature gate TaintTolerationComparisonOperators, which is off.
+        _ => found.unsupported(operator_at, &operator, &["Equal", "Exists"]),
     }
     if !effect.is_empty() && TaintEffect::parse(&effect).is_none() {
-        found.fault(
-            format!("{path}.effect"),
-            format!("`{effect}` is none of NoSchedule, PreferNoSchedule, NoExecute"),
-        );
+        let right = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        found.unsupported(format!("{path}.effect"), &effect, &right);
     }
 }
 
 /// `validateHostNetwork`, of a pod on the network of the host. One that is not given is the containerPort.
 fn host_port(port: &v1::ContainerPort, path: &str, found: &mut Findings) {
     let given = port.host_port.filter(|it| *it != 0);
-    if given.is_some_and(|it| it != port.container_port) {
-        found.fault(
-            path,
-            "must match `containerPort` when `hostNetwork` is true",
-        );
+    if let Some(given) = given.filter(|it| *it != port.container_port) {
+        let rule = "must match `containerPort` when `hostNetwork` is true";
+        found.invalid(path, given, rule);
     }
 }
 
@@ -154,33 +146,29 @@ fn resize_policy(
     for (i, it) in container.resize_policy.iter().flatten().enumerate() {
         let (resource, policy) = (it.resource_name.as_str(), it.restart_policy.as_str());
         if !seen.insert(resource) {
-            found.fault(
-                format!("{path}[{i}]"),
-                format!("`{resource}` is named before"),
-            );
+            found.duplicate(format!("{path}[{i}]"), resource);
         }
         match resource {
             "cpu" | "memory" => {}
-            "" => found.fault(path, "resourceName is missing"),
-            _ => found.fault(path, format!("`{resource}` is none of cpu, memory")),
+            "" => found.required(path, "resourceName"),
+            _ => found.unsupported(path, resource, &["cpu", "memory"]),
         }
         match policy {
             NOT_REQUIRED | RESTART_CONTAINER => {}
-            "" => found.fault(path, "restartPolicy is missing"),
-            _ => found.fault(
-                path,
-                format!("`{policy}` is none of {NOT_REQUIRED}, {RESTART_CONTAINER}"),
-            ),
+            "" => found.required(path, "restartPolicy"),
+            _ => found.unsupported(path, policy, &[NOT_REQUIRED, RESTART_CONTAINER]),
         }
         if of_pod == Some("Never") && policy != NOT_REQUIRED {
-            found.fault(
+            found.invalid(
                 path,
+                policy,
                 "must be 'NotRequired' when pod `restartPolicy` is 'Never'",
             );
         }
         if kind == ContainerKind::Init && !is_sidecar && policy == RESTART_CONTAINER {
-            found.fault(
+            found.invalid(
                 format!("{path}[{i}].restartPolicy"),
+                policy,
                 "must not be set to 'RestartContainer' for non-sidecar initContainers",
             );
         }
@@ -191,7 +179,7 @@ fn volume_kinds(volume: &v1::Volume, path: &str, found: &mut Findings) {
     let fields = serde_json::to_value(volume).unwrap_or_default();
     let is_set = |kind: &&str| fields.get(*kind).is_some_and(|it| *it != Value::Null);
     for kind in VOLUME_KINDS.into_iter().filter(is_set).skip(1) {
-        found.fault(
+        found.forbidden(
             format!("{path}.{kind}"),
             "may not specify more than 1 volume type",
         );
@@ -221,8 +209,9 @@ mod tests {
             {"name": "c"},
             {"name": "d", "hostPath": {"path": "/v"}, "emptyDir": null},
         ]);
-        let of =
-            |field: &str| format!("spec.volumes{field}: may not specify more than 1 volume type");
+        let of = |field: &str| {
+            format!("spec.volumes{field}: Forbidden: may not specify more than 1 volume type")
+        };
         let right = [of("[0].hostPath"), of("[1].configMap"), of("[1].image")];
         assert_eq!(faults(json!({"volumes": volumes})), right);
     }
@@ -242,7 +231,8 @@ mod tests {
             faults.collect::<Vec<_>>()
         };
         let other = json!({"containerPort": 80, "hostPort": 8080});
-        let right = "spec.containers[0].ports[1].hostPort: must match `containerPort` when `hostNetwork` is true";
+        let right = "spec.containers[0].ports[1].hostPort: Invalid value: 8080: must match `containerPort` when \
+                     `hostNetwork` is true";
         assert_eq!(of(true, other.clone()), [right]);
         assert_eq!(of(false, other), [""; 0]);
         for host_port in [0, 80] {
@@ -269,35 +259,42 @@ mod tests {
             ),
             (
                 json!({"key": "a", "operator": "Exists", "value": "b"}),
-                &["operator: value must be empty when `operator` is 'Exists'"],
-            ),
-            (
-                json!({"key": "a", "operator": "Foo"}),
-                &["operator: `Foo` is none of Equal, Exists"],
-            ),
-            (
-                json!({"key": "a", "operator": "Lt", "value": "1"}),
                 &[
-                    "operator: `Lt` needs the feature gate TaintTolerationComparisonOperators, which is off; right would \
-                   be Equal or Exists",
+                    r#"operator: Invalid value: "b": value must be empty when `operator` is 'Exists'"#,
                 ],
             ),
             (
+                json!({"key": "a", "operator": "Foo"}),
+                &[r#"operator: Unsupported value: "Foo": supported values: "Equal", "Exists""#],
+            ),
+            (
+                json!({"key": "a", "operator": "Lt", "value": "1"}),
+                &[r#"operator: Unsupported value: "Lt": supported values: "Equal", "Exists""#],
+            ),
+            (
                 json!({"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}),
-                &["effect: effect must be 'NoExecute' when `tolerationSeconds` is set"],
+                &[
+                    r#"effect: Invalid value: "NoSchedule": effect must be 'NoExecute' when `tolerationSeconds` is set"#,
+                ],
             ),
             (
                 json!({"key": "a", "effect": "Foo"}),
-                &["effect: `Foo` is none of NoSchedule, PreferNoSchedule, NoExecute"],
+                &[
+                    r#"effect: Unsupported value: "Foo": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute""#,
+                ],
             ),
             (
                 json!({"value": "b c"}),
                 &[
-                    "operator: operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
-                    "operator: `b c` LABEL",
+                    "operator: Invalid value: \"\": operator must be Exists when `key` is empty, which means \
+                     \"match all values and all keys\"",
+                    r#"operator: Invalid value: "b c": LABEL"#,
                 ],
             ),
-            (json!({"key": "a b"}), &["key: `a b` KEY"]),
+            (
+                json!({"key": "a b"}),
+                &[r#"key: Invalid value: "a b": KEY"#],
+            ),
         ] {
             let found = faults(json!({"tolerations": [{"operator": "Exists"}, toleration]}));
             let right: Vec<String> = right
@@ -335,15 +332,15 @@ mod tests {
             ),
             (
                 &[("cpu", "NotRequired"), ("cpu", "RestartContainer")],
-                &["[1]: `cpu` is named before"],
+                &[r#"[1]: Duplicate value: "cpu""#],
             ),
             (
                 &[("", ""), ("pids", "Restart")],
                 &[
-                    ": resourceName is missing",
-                    ": restartPolicy is missing",
-                    ": `pids` is none of cpu, memory",
-                    ": `Restart` is none of NotRequired, RestartContainer",
+                    ": Required value: resourceName",
+                    ": Required value: restartPolicy",
+                    r#": Unsupported value: "pids": supported values: "cpu", "memory""#,
+                    r#": Unsupported value: "Restart": supported values: "NotRequired", "RestartContainer""#,
                 ],
             ),
         ] {
@@ -357,7 +354,8 @@ mod tests {
         assert_eq!(
             of("Never", "containers", &restarts),
             [
-                "spec.containers[0].resizePolicy: must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+                "spec.containers[0].resizePolicy: Invalid value: \"RestartContainer\": must be 'NotRequired' when pod \
+                 `restartPolicy` is 'Never'"
             ]
         );
         let in_place = with(&[("memory", "NotRequired")]);
@@ -365,8 +363,8 @@ mod tests {
         assert_eq!(
             of("Always", "initContainers", &restarts),
             [
-                "spec.initContainers[0].resizePolicy[0].restartPolicy: must not be set to 'RestartContainer' for \
-                 non-sidecar initContainers"
+                "spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \"RestartContainer\": must not be \
+                 set to 'RestartContainer' for non-sidecar initContainers"
             ]
         );
         let mut sidecar = restarts;
@@ -380,8 +378,8 @@ mod tests {
             |policy: &str| faults(json!({"securityContext": {"supplementalGroupsPolicy": policy}}));
         assert_eq!(of("Merge"), [""; 0]);
         assert_eq!(of("Strict"), [""; 0]);
-        let right =
-            "spec.securityContext.supplementalGroupsPolicy: `strict` is none of Merge, Strict";
+        let right = "spec.securityContext.supplementalGroupsPolicy: Unsupported value: \"strict\": supported values: \
+                     \"Merge\", \"Strict\"";
         assert_eq!(of("strict"), [right]);
     }
 

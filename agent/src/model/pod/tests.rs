@@ -159,35 +159,62 @@ fn every_fault_is_reported_with_its_path() {
         [
             "spec.restartPolicy",
             "spec.terminationGracePeriodSeconds",
-            "spec.containers[0].resources.requests[memory]",
             "spec.containers[1].resources.limits[cpu]",
             "spec.containers[4].securityContext.runAsUser",
             "spec.volumes[0].hostPath.path",
             "metadata.uid",
             "metadata.name",
             "metadata.namespace",
-            "spec.containers[0].name",
             "spec.containers[1].name",
             "spec.containers[2].name",
+            "spec.initContainers[0].name",
             "spec.volumes[1].name",
-            "spec.containers[0].resources.requests[cpu]",
+            "spec.containers[0].resources.requests[memory]",
+            "spec.containers[0].resources.requests",
             "spec.containers[2].resources.requests[gpu.example/a]",
             "spec.containers[2].resources.requests[widgets]",
-            "spec.containers[2].resources.requests[gpu.example/a]",
-            "spec.containers[2].resources.requests[widgets]",
+            "spec.containers[2].resources.limits",
+            "spec.containers[2].resources.limits",
             "spec.containers[3].volumeMounts[0].name",
             "spec.containers[3].volumeMounts[0].mountPath",
         ]
     );
-    let cpu = "spec.containers[0].resources.requests[cpu]: `2` is above the limit, 1";
-    assert!(faults.iter().any(|it| it.to_string() == cpu), "{faults:?}");
+    for text in [
+        r#"spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1"#,
+        r#"spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never""#,
+        "spec.containers[2].name: Required value",
+        r#"spec.initContainers[0].name: Duplicate value: "app""#,
+        r#"spec.containers[3].volumeMounts[0].name: Not found: "none""#,
+    ] {
+        assert!(
+            faults.iter().any(|it| it.to_string() == text),
+            "{text}: {faults:?}"
+        );
+    }
+}
+
+/// That of the pod is not a fault of each container that it would be for.
+#[test]
+fn a_user_of_the_pod_is_told_once() {
+    let container = |name: &str| json!({"name": name, "securityContext": {"runAsUser": 1}});
+    let spec = |user: Value| {
+        json!({
+            "containers": [container("a"), {"name": "b"}, {"name": "c"}],
+            "securityContext": {"runAsUser": user},
+        })
+    };
+    let right = "spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive";
+    assert_eq!(faults(spec(json!(-1))), [right]);
+    let users = good(spec(json!(7))).containers.into_iter();
+    let users: Vec<_> = users.map(|it| it.run_as_user).collect();
+    assert_eq!(users, [Some(1), Some(7), Some(7)]);
 }
 
 #[test]
 fn a_pod_without_containers_or_spec_is_at_fault() {
     assert_eq!(
         faults(json!({"containers": []})),
-        ["spec.containers: must list at least one container"]
+        ["spec.containers: Required value"]
     );
     let bare = convert(
         json!({"metadata": {"name": "a", "uid": "u"}}),
@@ -198,7 +225,7 @@ fn a_pod_without_containers_or_spec_is_at_fault() {
         .into_iter()
         .map(|it| it.path)
         .collect();
-    assert_eq!(paths, ["spec", "spec.containers"]);
+    assert_eq!(paths, ["spec.containers"]);
 }
 
 #[test]
@@ -208,8 +235,15 @@ fn hugepages_need_equal_whole_pages() {
             "requests": {"cpu": "1", "hugepages-2Mi": request}, "limits": {"hugepages-2Mi": limit},
         }}]}))
     };
-    assert!(of("2Mi", "4Mi")[0].contains("must equal the limit, 4Mi"));
-    assert!(of("3Mi", "3Mi")[0].contains("must be a multiple of the page size, 2Mi"));
+    let at = "spec.containers[0].resources.requests";
+    assert_eq!(
+        of("2Mi", "4Mi"),
+        [format!(
+            r#"{at}: Invalid value: "2Mi": must be equal to hugepages-2Mi limit of 4Mi"#
+        )]
+    );
+    let right = r#"[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#;
+    assert_eq!(of("3Mi", "3Mi")[0], format!("{at}{right}"));
 }
 
 #[test]
@@ -228,15 +262,15 @@ fn pod_level_values_must_hold_the_containers() {
     assert_eq!(
         low,
         [
-            "spec.resources.requests[cpu]: `1` is below what the containers request together, 2",
-            "spec.containers[0].resources.limits[cpu]: `4` is above the pod's limit, 3",
+            r#"spec.resources.requests[cpu]: Invalid value: "1": must be greater than or equal to aggregate container requests of 2"#,
+            r#"spec.containers[0].resources.limits[cpu]: Invalid value: "4": must be less than or equal to pod limits of 3"#,
         ]
     );
     let other = faults(spec(
         json!({"limits": {"cpu": "4", "ephemeral-storage": "1Gi"}}),
     ));
     assert!(
-        other[0].starts_with("spec.resources.limits[ephemeral-storage]: "),
+        other[0].starts_with("spec.resources.limits[ephemeral-storage]: Unsupported value: "),
         "{other:?}"
     );
     // Missing pod-level requests are the containers' sum, else the pod-level limit.
@@ -379,11 +413,14 @@ fn variables_that_cannot_be_resolved_say_so() {
     let of_file = variables(from(of_file), no_status()).expect_err("a fault");
     assert_eq!(
         of_file[0].message,
-        "is not read: its file may be written after the pod is let in; give a value, or mark it optional"
+        "Forbidden: its file may be written after the pod is let in; give a value, or mark it optional"
     );
     let both = json!([{"name": "X", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]);
     let both = variables(both, no_status()).expect_err("a fault");
-    assert_eq!(both[0].message, "has both value and valueFrom");
+    assert_eq!(
+        both[0].to_string(),
+        "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty"
+    );
     for field in ["hostIP", "hostIPs", "podIP", "podIPs"] {
         let of_status = json!({"fieldRef": {"fieldPath": format!("status.{field}")}});
         let pod = variables(from(of_status), no_status()).expect("of the node");
@@ -479,7 +516,7 @@ fn huge_pages_need_cpu_or_memory_beside_them() {
     let resources =
         |resources: Value| json!({"containers": [{"name": "a", "resources": resources}]});
     let alone = resources(json!({"limits": {"hugepages-2Mi": "4Mi"}}));
-    let text = "names huge pages, which need cpu or memory beside them";
+    let text = "Forbidden: HugePages require cpu or memory";
     assert_eq!(
         faults(alone),
         [format!("spec.containers[0].resources: {text}")]
@@ -522,9 +559,9 @@ fn a_part_of_a_byte_is_warned_of_where_it_stands() {
     assert_eq!(
         warnings,
         [
-            "spec.containers[0].resources.requests[memory]: `33554432500m` has a part of a byte, and counts as 33554433",
-            "spec.containers[0].resources.limits[ephemeral-storage]: `1500m` has a part of a byte, and counts as 2",
-            "spec.overhead[memory]: `128m` has a part of a byte, and counts as 1",
+            r#"spec.containers[0].resources.requests[memory]: fractional byte value "33554432500m" counts as 33554433"#,
+            r#"spec.containers[0].resources.limits[ephemeral-storage]: fractional byte value "1500m" counts as 2"#,
+            r#"spec.overhead[memory]: fractional byte value "128m" counts as 1"#,
         ]
     );
 }
@@ -586,8 +623,9 @@ fn groups_and_kinds_of_host_paths_are_those_of_the_api() {
     assert_eq!(
         faults(pod(-1, "Folder")),
         [
-            "spec.volumes[0].hostPath.type: `Folder` is no type of a hostPath volume",
-            "spec.securityContext.supplementalGroups[1]: `-1` is not in 0..=2147483647",
+            "spec.volumes[0].hostPath.type: Unsupported value: \"Folder\": supported values: \"\", \"DirectoryOrCreate\", \
+             \"Directory\", \"FileOrCreate\", \"File\", \"Socket\", \"CharDevice\", \"BlockDevice\"",
+            "spec.securityContext.supplementalGroups[1]: Invalid value: -1: must be between 0 and 2147483647, inclusive",
         ]
     );
 }
@@ -740,16 +778,28 @@ fn a_term_that_cannot_match_is_a_fault_of_a_manifest_and_is_left_out_elsewhere()
         .iter()
         .filter_map(|it| Some(it.strip_prefix(terms)?.split_once(':')?.0.to_owned()))
         .collect();
-    let expected: Vec<String> = (0..7)
-        .map(|i| format!("[0].matchExpressions[{i}]"))
-        .chain((0..3).map(|i| format!("[1].matchFields[{i}]")))
-        .collect();
+    let expressions = [
+        "key",
+        "values",
+        "values",
+        "values[0]",
+        "values[0]",
+        "values",
+        "operator",
+    ];
+    let of_expressions = expressions.iter().enumerate();
+    let of_expressions = of_expressions.map(|(i, it)| format!("[0].matchExpressions[{i}].{it}"));
+    let of_fields = ["key", "values", "operator"].iter().enumerate();
+    let of_fields = of_fields.map(|(i, it)| format!("[1].matchFields[{i}].{it}"));
+    let expected: Vec<String> = of_expressions.chain(of_fields).collect();
     assert_eq!(paths, expected);
     let elsewhere = convert(manifest(bad), PodOrigin::Api).expect("what the API server has taken");
     assert_eq!(elsewhere.node_requirements.node_affinity, Some(Vec::new()));
     assert_eq!(
         faults(spec(json!([]))),
-        [format!("{terms}: must have at least one term")]
+        [format!(
+            "{terms}: Required value: must have at least one node selector term"
+        )]
     );
     let empty = good(spec(json!([{}])));
     assert_eq!(empty.node_requirements.node_affinity, Some(Vec::new()));
@@ -783,8 +833,8 @@ fn ports_of_the_host_are_those_of_containers_that_run_as_long_as_the_pod() {
     assert_eq!(
         faults(bad),
         [
-            "spec.containers[0].ports[0].hostPort: `65536` is not in 1..=65535",
-            "spec.containers[0].ports[1].protocol: `ICMP` is none of TCP, UDP, SCTP",
+            "spec.containers[0].ports[0].hostPort: Invalid value: 65536: must be between 1 and 65535, inclusive",
+            r#"spec.containers[0].ports[1].protocol: Unsupported value: "ICMP": supported values: "SCTP", "TCP", "UDP""#,
         ]
     );
     let on_host = json!({"hostNetwork": true, "containers": [{"name": "a", "ports": [
@@ -792,7 +842,9 @@ fn ports_of_the_host_are_those_of_containers_that_run_as_long_as_the_pod() {
     ]}]});
     assert_eq!(
         faults(on_host),
-        ["spec.containers[0].ports[0].containerPort: `65536` is not in 1..=65535"]
+        [
+            "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive"
+        ]
     );
 }
 
