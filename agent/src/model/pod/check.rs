@@ -10,6 +10,7 @@ use super::convert::{ContainerKind, is_huge_pages, key_path};
 use super::findings::{Findings, NEGATIVE};
 use super::totals::is_pod_level_resource;
 use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource};
+use crate::model::device::is_extended_resource_name;
 use crate::model::quantity::Quantity;
 
 /// Longest DNS label (RFC 1123).
@@ -73,7 +74,8 @@ pub(super) const MAX_CONTAINERS: usize = 200;
 const LEAST_MEMORY: i64 = 256 << 10;
 
 const LABEL_RULE: &str = "must be a lowercase RFC 1123 label: at most 63 of a-z, 0-9 and inner -";
-const SUBDOMAIN_RULE: &str = "must be a lowercase RFC 1123 subdomain: labels joined by dots";
+pub(super) const SUBDOMAIN_RULE: &str =
+    "must be a lowercase RFC 1123 subdomain: labels joined by dots";
 
 /// Names that become paths and keys, whatever the origin.
 pub(super) fn identity(pod: &Pod, found: &mut Findings) {
@@ -144,6 +146,21 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
     })
 }
 
+/// Amounts below zero, by which sums would be too small, in what somebody else has checked.
+pub(super) fn negative_amounts(pod: &Pod, found: &mut Findings) {
+    let of_containers = containers(pod).flat_map(|(path, it)| {
+        let Resources { requests, limits } = &it.resources;
+        [("requests", requests), ("limits", limits)]
+            .map(|(field, list)| (format!("{path}.resources.{field}"), list))
+    });
+    let lists = of_containers.chain([("spec.overhead".to_owned(), &pod.overhead)]);
+    for (path, list) in lists {
+        for (name, amount) in list.iter().filter(|(_, it)| it.is_negative()) {
+            found.invalid(key_path(&path, name), amount.to_string(), NEGATIVE);
+        }
+    }
+}
+
 /// Relations between fields, which the API server has checked for its own pods.
 pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
     debug_assert_eq!(pod.origin, PodOrigin::Manifest);
@@ -173,17 +190,22 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 found.not_found(format!("{path}.name"), volume);
             }
             elsewhere(pod, mount, &path, found);
-            let sub_path = mount.sub_path.as_deref().unwrap_or_default();
-            if sub_path.starts_with('/') || sub_path.split('/').any(|it| it == "..") {
-                found.fault(
-                    format!("{path}.subPath"),
-                    format!("`{sub_path}` must be relative and have no `..` in it"),
-                );
-            }
             if mount_path.is_empty() {
                 found.required(format!("{path}.mountPath"), "");
-            } else if !mount_paths.insert(mount_path) {
+            }
+            if !mount_paths.insert(mount_path) {
                 found.invalid(format!("{path}.mountPath"), mount_path, "must be unique");
+            }
+            let sub_path = mount.sub_path.as_deref().unwrap_or_default();
+            if sub_path.starts_with('/') {
+                found.invalid(
+                    format!("{path}.subPath"),
+                    sub_path,
+                    "must be a relative path",
+                );
+            }
+            if has_backsteps(sub_path) {
+                found.invalid(format!("{path}.subPath"), sub_path, BACKSTEPS);
             }
         }
         let user = format!("{path}.securityContext.runAsUser");
@@ -223,7 +245,8 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 );
             }
         }
-        for (path, container) in containers(pod) {
+        // An init container may have more than its pod.
+        for (path, container) in containers(pod).skip(pod.init_containers.len()) {
             for (name, limit) in &container.resources.limits {
                 if let Some(pods) = own.limits.get(name)
                     && limit > pods
@@ -327,7 +350,7 @@ fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
                 name.as_str(),
                 "must be a standard resource for containers, or one with a domain, as gpu.example/a",
             );
-        } else if is_extended(name) && !is_whole {
+        } else if is_extended_resource_name(name) && !is_whole {
             found.invalid(path, text, "must be an integer");
         } else if let Some(size) = name.strip_prefix("hugepages-")
             && !are_whole_pages(amount, size)
@@ -338,22 +361,36 @@ fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
     }
 }
 
+/// `IsHugePageResourceValueDivisible` (pkg/apis/core/helper/helpers.go, v1.36)
 fn are_whole_pages(amount: &Quantity, size: &str) -> bool {
-    let size = size.parse::<Quantity>();
-    size.is_ok_and(|it| it.is_positive() && amount.units() % it.units() == 0)
+    size.parse::<Quantity>().is_ok_and(|it| {
+        it.is_positive()
+            && it.milli_value() % 1000 == 0
+            && amount.units().is_multiple_of(it.units())
+    })
 }
 
-fn is_extended(name: &str) -> bool {
-    name.contains('/')
-}
-
+/// `validateContainerResourceName`
 fn is_known(name: &str) -> bool {
-    matches!(name, "cpu" | "memory" | "ephemeral-storage")
-        || is_huge_pages(name)
-        || is_extended(name)
+    match name.contains('/') {
+        true if is_native(name) => is_qualified_name(name),
+        true => is_extended_resource_name(name),
+        false => matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_pages(name),
+    }
+}
+
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
 }
 
 /// Only these may have a limit above the request.
 fn can_be_overcommitted(name: &str) -> bool {
-    matches!(name, "cpu" | "memory" | "ephemeral-storage")
+    is_native(name) && !is_huge_pages(name)
+}
+
+pub(super) const BACKSTEPS: &str = "must not contain '..'";
+
+/// It leads to somewhere else than it seems to.
+pub(super) fn has_backsteps(path: &str) -> bool {
+    path.split('/').any(|it| it == "..")
 }

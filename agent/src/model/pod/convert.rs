@@ -66,10 +66,13 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     };
     resize::count(source, &mut pod, &mut found);
     check::identity(&pod, &mut found);
-    if origin == PodOrigin::Manifest {
-        unknown_class(&pod, &mut found);
-        pod.apply_defaults();
-        check::relations(&pod, spec, &mut found);
+    match origin {
+        PodOrigin::Manifest => {
+            unknown_class(&pod, &mut found);
+            pod.apply_defaults();
+            check::relations(&pod, spec, &mut found);
+        }
+        PodOrigin::Api => check::negative_amounts(&pod, &mut found),
     }
     // Variables may refer to the pod's resources, so they come after the defaults.
     env::resolve(source, &mut pod, &mut found);
@@ -398,6 +401,8 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
         let at = format!("{path}.hostPath.path");
         if it.path.is_empty() {
             found.required(at, "");
+        } else if check::has_backsteps(&it.path) {
+            found.invalid(at, it.path.as_str(), check::BACKSTEPS);
         } else if !it.path.starts_with('/') {
             found.invalid(at, it.path.as_str(), "must be an absolute path");
         }

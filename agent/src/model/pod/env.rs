@@ -7,8 +7,10 @@
 
 use k8s_openapi::api::core::v1;
 
+use super::check::is_qualified_name;
 use super::convert::{ContainerKind, quantity};
 use super::findings::{Findings, NEGATIVE};
+use super::node_requirements::KEY_RULE;
 use super::{CONFIG_SOURCE_ANNOTATION, Container, EnvVar, Pod, PodOrigin};
 use crate::model::quantity::Quantity;
 
@@ -18,6 +20,29 @@ const ADDRESSES: [&str; 4] = [
     "status.hostIPs",
     "status.podIP",
     "status.podIPs",
+];
+
+/// What a variable can have of its pod, beside labels and annotations (`validEnvDownwardAPIFieldPathExpressions`).
+const FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// The same of its resources, beside huge pages.
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
 ];
 
 /// Annotations that kubelet gives a static pod (pkg/kubelet/config, v1.36).
@@ -62,6 +87,14 @@ impl Resolver<'_> {
         found: &mut Findings,
     ) -> Vec<EnvVar> {
         for (i, it) in container.env_from.iter().flatten().enumerate() {
+            let why = match (&it.config_map_ref, &it.secret_ref) {
+                (None, None) => Some("must specify one of: `configMapRef` or `secretRef`"),
+                (Some(_), Some(_)) => Some("may not have more than one field specified at a time"),
+                _ => None,
+            };
+            if let Some(why) = why {
+                found.invalid(format!("{path}.envFrom"), "", why);
+            }
             let path = format!("{path}.envFrom[{i}]");
             if let Some(it) = &it.config_map_ref {
                 self.external(&path, "configMapRef", it.optional, found);
@@ -89,21 +122,23 @@ impl Resolver<'_> {
         let name = variable.name.clone();
         if name.is_empty() {
             found.required(format!("{path}.name"), "");
-        } else if name.contains(['=', '\0']) {
+        } else if !name
+            .bytes()
+            .all(|it| matches!(it, b' '..=b'~') && it != b'=')
+        {
             found.invalid(
                 format!("{path}.name"),
                 name.as_str(),
-                "must be without = and NUL",
+                "must consist only of printable ASCII characters other than '='",
             );
         }
-        let has_value = variable.value.as_ref().is_some_and(|it| !it.is_empty());
         let value = match &variable.value_from {
             None => variable.value.clone().unwrap_or_default(),
             Some(from) => {
                 let path = format!("{path}.valueFrom");
-                if has_value {
-                    let rule = "may not be specified when `value` is not empty";
-                    found.invalid(path, "", rule);
+                let has_value = variable.value.as_ref().is_some_and(|it| !it.is_empty());
+                if let Some(why) = why_not_one(from, has_value) {
+                    found.invalid(path, "", why);
                     return None;
                 }
                 if self.is_node_address(from) {
@@ -145,7 +180,8 @@ impl Resolver<'_> {
             };
             status.is_some_and(of)
         };
-        let field = from.field_ref.as_ref().map(|it| it.field_path.as_str());
+        let field = from.field_ref.as_ref().filter(|it| is_of_v1(it));
+        let field = field.map(|it| it.field_path.as_str());
         let field = field.filter(|it| ADDRESSES.contains(it));
         self.pod.origin == PodOrigin::Manifest && field.is_some_and(|it| !is_known(it))
     }
@@ -158,7 +194,14 @@ impl Resolver<'_> {
         found: &mut Findings,
     ) -> Option<String> {
         if let Some(it) = &from.field_ref {
-            return self.field(&it.field_path, &format!("{path}.fieldRef.fieldPath"), found);
+            let path = format!("{path}.fieldRef");
+            if !is_of_v1(it) {
+                let version = it.api_version.as_deref().unwrap_or_default();
+                let why = format!("unsupported pod version: {version}");
+                found.invalid(format!("{path}.fieldPath"), it.field_path.as_str(), &why);
+                return None;
+            }
+            return self.field(&it.field_path, &path, found);
         }
         if let Some(it) = &from.resource_field_ref {
             return self.resource(container, it, &format!("{path}.resourceFieldRef"), found);
@@ -169,8 +212,6 @@ impl Resolver<'_> {
             self.external(path, "secretKeyRef", it.optional, found);
         } else if let Some(it) = &from.file_key_ref {
             self.external(path, "fileKeyRef", it.optional, found);
-        } else {
-            found.invalid(path, "", "must name a source");
         }
         None
     }
@@ -190,12 +231,15 @@ impl Resolver<'_> {
         }
     }
 
+    /// `path`: of the reference.
     fn field(&self, field: &str, path: &str, found: &mut Findings) -> Option<String> {
         let pod = self.pod;
         let status = self.source.status.as_ref();
+        let of_field = format!("{path}.fieldPath");
         let mut or_empty = |value: Option<String>| {
             if value.is_none() {
-                found.warn(path, format!("{field} is not known; the variable is empty"));
+                let message = format!("{field} is not known; the variable is empty");
+                found.warn(&of_field, message);
             }
             Some(value.unwrap_or_default())
         };
@@ -204,6 +248,10 @@ impl Resolver<'_> {
             "metadata.namespace" => Some(pod.namespace.clone()),
             "metadata.uid" => Some(pod.uid.0.clone()),
             "spec.nodeName" => or_empty(pod.node_name.clone()),
+            "" => {
+                found.required(of_field, "");
+                None
+            }
             "spec.serviceAccountName" => Some(
                 self.source
                     .spec
@@ -223,7 +271,23 @@ impl Resolver<'_> {
                     Some(joined(it.pod_ips.as_ref()?.iter().map(|it| it.ip.as_str())))
                 }))
             }
+            "metadata.annotations"
+            | "metadata.labels"
+            | "spec.restartPolicy"
+            | "spec.schedulerName"
+            | "status.phase" => {
+                found.unsupported(of_field, field, &FIELDS);
+                None
+            }
             _ => match subscript(field) {
+                Some(("metadata.labels", key)) if !is_qualified_name(key) => {
+                    found.invalid(path, key, KEY_RULE);
+                    None
+                }
+                Some(("metadata.annotations", key)) if !is_qualified_name(&key.to_lowercase()) => {
+                    found.invalid(path, key, KEY_RULE);
+                    None
+                }
                 // A key that is missing gives an empty variable, as with kubelet.
                 Some(("metadata.labels", key)) => {
                     Some(pod.labels.get(key).cloned().unwrap_or_default())
@@ -236,7 +300,7 @@ impl Resolver<'_> {
                     }
                 }
                 _ => {
-                    found.invalid(path, field, "is not a field for variables");
+                    found.invalid(of_field, field, "is not a field for variables");
                     None
                 }
             },
@@ -268,11 +332,11 @@ impl Resolver<'_> {
             Some(("limits", name)) if is_exposed(name) => (&container.resources.limits, name),
             Some(("requests", name)) if is_exposed(name) => (&container.resources.requests, name),
             _ => {
-                found.invalid(
-                    format!("{path}.resource"),
-                    from.resource.as_str(),
-                    "must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>",
-                );
+                let path = format!("{path}.resource");
+                match from.resource.as_str() {
+                    "" => found.required(path, ""),
+                    other => found.unsupported(path, other, &RESOURCES),
+                }
                 return None;
             }
         };
@@ -312,6 +376,29 @@ impl Resolver<'_> {
             }
         }
     }
+}
+
+/// Why it is not clear where a value is from (`validateEnvVarValueFrom`).
+fn why_not_one(from: &v1::EnvVarSource, has_value: bool) -> Option<&'static str> {
+    let sources = [
+        from.field_ref.is_some(),
+        from.resource_field_ref.is_some(),
+        from.config_map_key_ref.is_some(),
+        from.secret_key_ref.is_some(),
+        from.file_key_ref.is_some(),
+    ];
+    match sources.iter().filter(|is_given| **is_given).count() {
+        0 => Some(
+            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+        ),
+        _ if has_value => Some("may not be specified when `value` is not empty"),
+        1 => None,
+        _ => Some("may not have more than one field specified at a time"),
+    }
+}
+
+fn is_of_v1(field: &v1::ObjectFieldSelector) -> bool {
+    matches!(field.api_version.as_deref(), None | Some("" | "v1"))
 }
 
 fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> String {

@@ -204,7 +204,7 @@ pub(super) fn of(source: &v1::Pod, origin: PodOrigin, found: &mut Findings) -> N
         node_selector: node_selector(spec, origin, found),
         node_affinity: node_affinity(spec, origin, found),
         tolerations: tolerations(spec),
-        host_ports: host_ports(spec, origin, found),
+        host_ports: host_ports(spec, origin),
         has_strict_groups: groups_policy == Some("Strict"),
     }
 }
@@ -392,42 +392,27 @@ fn tolerations(spec: &v1::PodSpec) -> Vec<Toleration> {
     sources.filter_map(toleration).collect()
 }
 
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
-const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
-
-/// Of a manifest on the host's network, the API server takes every port for one of the host.
-fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Vec<HostPort> {
+/// Of a manifest on the host's network, the API server takes every port for one of the host. What is no port is told
+/// with the rules of a manifest.
+fn host_ports(spec: &v1::PodSpec, origin: PodOrigin) -> Vec<HostPort> {
     let takes_all = spec.host_network == Some(true) && origin == PodOrigin::Manifest;
-    let mut ports = Vec::new();
-    for (path, container) in lasting_containers(spec) {
-        for (i, port) in container.ports.iter().flatten().enumerate() {
-            let given = port.host_port.filter(|it| *it != 0);
-            let Some(number) = given.or(takes_all.then_some(port.container_port)) else {
-                continue;
-            };
-            let path = format!("{path}.ports[{i}]");
-            let address = port.host_ip.clone();
-            let address = address.filter(|it| !it.is_empty() && it != "0.0.0.0");
-            let protocol = protocol(port).inspect_err(|other| {
-                found.unsupported(format!("{path}.protocol"), other, &PROTOCOLS);
-            });
-            match u16::try_from(number).ok().filter(|it| *it > 0) {
-                Some(port) => ports.extend(protocol.ok().map(|protocol| HostPort {
-                    address,
-                    protocol,
-                    port,
-                })),
-                None => {
-                    let field = match given {
-                        Some(_) => "hostPort",
-                        None => "containerPort",
-                    };
-                    found.invalid(format!("{path}.{field}"), number, PORT_RULE);
-                }
-            }
-        }
-    }
-    ports
+    let host_port = |port: &v1::ContainerPort| {
+        let address = port.host_ip.clone();
+        Some(HostPort {
+            address: address.filter(|it| !it.is_empty() && it != "0.0.0.0"),
+            protocol: protocol(port).ok()?,
+            port: u16::try_from(host_port(port, takes_all)?).ok()?,
+        })
+    };
+    let ports = lasting_containers(spec).flat_map(|(_, it)| it.ports.iter().flatten());
+    ports.filter_map(host_port).collect()
+}
+
+/// The port of the host that a container asks for. `takes_all`: one that it names is one.
+pub(super) fn host_port(port: &v1::ContainerPort, takes_all: bool) -> Option<i32> {
+    let given = port.host_port.filter(|it| *it != 0);
+    let named = Some(port.container_port).filter(|it| takes_all && *it != 0);
+    given.or(named)
 }
 
 /// The ports that containers name, of the host or not, each with the first field that names it.
@@ -436,8 +421,7 @@ pub fn named_ports(spec: &v1::PodSpec) -> BTreeMap<(u16, Protocol), String> {
     for (path, container) in lasting_containers(spec) {
         for (i, port) in container.ports.iter().flatten().enumerate() {
             let number = u16::try_from(port.container_port);
-            // 0 is that of a field that is missing.
-            if let (Ok(number @ 1..), Ok(protocol)) = (number, protocol(port)) {
+            if let (Ok(number), Ok(protocol)) = (number, protocol(port)) {
                 let field = || format!("{path}.ports[{i}].containerPort");
                 ports.entry((number, protocol)).or_insert_with(field);
             }
@@ -447,7 +431,7 @@ pub fn named_ports(spec: &v1::PodSpec) -> BTreeMap<(u16, Protocol), String> {
 }
 
 /// What it says, where that is no protocol.
-fn protocol(port: &v1::ContainerPort) -> Result<Protocol, &str> {
+pub(super) fn protocol(port: &v1::ContainerPort) -> Result<Protocol, &str> {
     match port.protocol.as_deref().unwrap_or_default() {
         "" | "TCP" => Ok(Protocol::Tcp),
         "UDP" => Ok(Protocol::Udp),

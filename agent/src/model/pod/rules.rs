@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
 use super::RESTART_CONTAINER;
-use super::check::{is_label_value, is_qualified_name};
+use super::check::{SUBDOMAIN_RULE, is_dns_subdomain, is_label_value, is_qualified_name};
 use super::convert::ContainerKind;
 use super::findings::Findings;
-use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE};
+use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE, host_port, protocol};
 
 /// In the order in which the API server looks: the first that is set counts (`validateVolumeSource`).
 const VOLUME_KINDS: [&str; 30] = [
@@ -54,15 +54,31 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     for (i, it) in spec.tolerations.iter().flatten().enumerate() {
         toleration(it, &format!("spec.tolerations[{i}]"), found);
     }
-    if spec.host_network == Some(true) {
+    let is_on_host_network = spec.host_network == Some(true);
+    if is_on_host_network {
         for (path, container) in ContainerKind::Regular.of(spec) {
             for (i, port) in container.ports.iter().flatten().enumerate() {
-                host_port(port, &format!("{path}.ports[{i}].hostPort"), found);
+                equal_ports(port, &format!("{path}.ports[{i}].hostPort"), found);
             }
         }
     }
+    unique_host_ports(ContainerKind::Regular.of(spec), is_on_host_network, found);
+    for init in ContainerKind::Init.of(spec) {
+        unique_host_ports([init], is_on_host_network, found);
+    }
     for kind in [ContainerKind::Init, ContainerKind::Regular] {
         for (path, container) in kind.of(spec) {
+            for (i, it) in container.ports.iter().flatten().enumerate() {
+                port(it, is_on_host_network, &format!("{path}.ports[{i}]"), found);
+            }
+            let security = container.security_context.as_ref();
+            if security.is_some_and(is_contradictory) {
+                found.invalid(
+                    format!("{path}.securityContext"),
+                    "",
+                    "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+                );
+            }
             let path = format!("{path}.resizePolicy");
             resize_policy(
                 container,
@@ -72,6 +88,17 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
                 found,
             );
         }
+    }
+    if let Some(os) = &spec.os {
+        match os.name.as_str() {
+            "" => found.required("spec.os.name", ""),
+            "linux" | "windows" => {}
+            other => found.unsupported("spec.os", other, &["linux", "windows"]),
+        }
+    }
+    let class = spec.priority_class_name.as_deref().unwrap_or_default();
+    if !class.is_empty() && !is_dns_subdomain(class) {
+        found.invalid("spec.priorityClassName", class, SUBDOMAIN_RULE);
     }
     let policy = spec.security_context.as_ref();
     let policy = policy.and_then(|it| it.supplemental_groups_policy.as_deref());
@@ -122,8 +149,56 @@ fn toleration(source: &v1::Toleration, path: &str, found: &mut Findings) {
     }
 }
 
+/// `validateContainerPorts`, without names
+fn port(port: &v1::ContainerPort, takes_all: bool, path: &str, found: &mut Findings) {
+    let is_port = |it: i32| (1..=65535).contains(&it);
+    let container_port = port.container_port;
+    if container_port == 0 {
+        found.required(format!("{path}.containerPort"), "");
+    } else if !is_port(container_port) {
+        found.invalid(format!("{path}.containerPort"), container_port, PORT_RULE);
+    }
+    if let Some(host_port) = host_port(port, takes_all).filter(|it| !is_port(*it)) {
+        found.invalid(format!("{path}.hostPort"), host_port, PORT_RULE);
+    }
+    if let Err(other) = protocol(port) {
+        found.unsupported(format!("{path}.protocol"), other, &["SCTP", "TCP", "UDP"]);
+    }
+}
+
+const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
+
+/// `checkHostPortConflicts`
+fn unique_host_ports<'a>(
+    containers: impl IntoIterator<Item = (String, &'a v1::Container)>,
+    takes_all: bool,
+    found: &mut Findings,
+) {
+    let mut seen = BTreeSet::new();
+    for (path, container) in containers {
+        for (i, port) in container.ports.iter().flatten().enumerate() {
+            let Some(number) = host_port(port, takes_all) else {
+                continue;
+            };
+            let protocol = port.protocol.as_deref().filter(|it| !it.is_empty());
+            let protocol = protocol.unwrap_or("TCP");
+            let address = port.host_ip.as_deref().unwrap_or_default();
+            let port = format!("{protocol}/{address}/{number}");
+            if seen.contains(&port) {
+                found.duplicate(format!("{path}.ports[{i}].hostPort"), &port);
+            }
+            seen.insert(port);
+        }
+    }
+}
+
+/// `ValidateSecurityContext`
+fn is_contradictory(security: &v1::SecurityContext) -> bool {
+    security.privileged == Some(true) && security.allow_privilege_escalation == Some(false)
+}
+
 /// `validateHostNetwork`, of a pod on the network of the host. One that is not given is the containerPort.
-fn host_port(port: &v1::ContainerPort, path: &str, found: &mut Findings) {
+fn equal_ports(port: &v1::ContainerPort, path: &str, found: &mut Findings) {
     let given = port.host_port.filter(|it| *it != 0);
     if let Some(given) = given.filter(|it| *it != port.container_port) {
         let rule = "must match `containerPort` when `hostNetwork` is true";
@@ -222,7 +297,7 @@ mod tests {
         let of = |on_host: bool, port: Value| {
             let init = json!([{"name": "init", "ports": [{"containerPort": 1, "hostPort": 2}]}]);
             let mut spec = json!({"hostNetwork": on_host, "initContainers": init});
-            let ports = json!([{"containerPort": 80}, port]);
+            let ports = json!([{"containerPort": 81}, port]);
             spec["containers"] = json!([{"name": "app", "ports": ports}]);
             let spec = serde_json::from_value(spec).expect("a spec");
             let mut found = Findings::default();
@@ -370,6 +445,59 @@ mod tests {
         let mut sidecar = restarts;
         sidecar["restartPolicy"] = json!("Always");
         assert_eq!(of("Always", "initContainers", &sidecar), [""; 0]);
+    }
+
+    #[test]
+    fn a_port_is_one_and_of_the_host_once() {
+        let of = |list: &str, ports: Value| {
+            let mut spec = json!({"containers": []});
+            spec[list] = json!([{"name": "a", "ports": ports}, {"name": "b", "ports": [{"containerPort": 1, "hostPort": 1}]}]);
+            let spec = serde_json::from_value(spec).expect("a spec");
+            let mut found = Findings::default();
+            judge(&spec, &mut found);
+            let faults = found.faults.iter().map(ToString::to_string);
+            faults.collect::<Vec<_>>()
+        };
+        let same = || json!([{"containerPort": 2, "hostPort": 1}]);
+        let right = r#"spec.containers[1].ports[0].hostPort: Duplicate value: "TCP//1""#;
+        assert_eq!(of("containers", same()), [right]);
+        // They run one after the other.
+        assert_eq!(of("initContainers", same()), [""; 0]);
+        let others = json!([
+            {"containerPort": 2, "hostPort": 1, "protocol": "UDP"},
+            {"containerPort": 2, "hostPort": 1, "hostIP": "192.0.2.1"},
+        ]);
+        assert_eq!(of("containers", others), [""; 0]);
+        let wrong = json!([{}, {"containerPort": -1, "hostPort": 70000, "protocol": "tcp"}]);
+        let right = [
+            "[0].containerPort: Required value",
+            "[1].containerPort: Invalid value: -1: must be between 1 and 65535, inclusive",
+            "[1].hostPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            r#"[1].protocol: Unsupported value: "tcp": supported values: "SCTP", "TCP", "UDP""#,
+        ];
+        let right = right.map(|it| format!("spec.initContainers[0].ports{it}"));
+        assert_eq!(of("initContainers", wrong), right);
+    }
+
+    #[test]
+    fn what_contradicts_itself_or_is_nothing_is_refused() {
+        let os = |name: &str| faults(json!({"os": {"name": name}}));
+        assert_eq!(os("linux"), [""; 0]);
+        // Refused by the node.
+        assert_eq!(os("windows"), [""; 0]);
+        assert_eq!(os(""), ["spec.os.name: Required value"]);
+        let right = r#"spec.os: Unsupported value: "Linux": supported values: "linux", "windows""#;
+        assert_eq!(os("Linux"), [right]);
+        assert_eq!(faults(json!({"priorityClassName": "high"})), [""; 0]);
+        let class = faults(json!({"priorityClassName": "Very High"}));
+        let right =
+            format!(r#"spec.priorityClassName: Invalid value: "Very High": {SUBDOMAIN_RULE}"#);
+        assert_eq!(class, [right]);
+        let both = json!({"privileged": true, "allowPrivilegeEscalation": false});
+        let both = faults(json!({"initContainers": [{"name": "a", "securityContext": both}]}));
+        let right = "spec.initContainers[0].securityContext: Invalid value: \"\": cannot set `allowPrivilegeEscalation` \
+                     to false and `privileged` to true";
+        assert_eq!(both, [right]);
     }
 
     #[test]

@@ -108,15 +108,12 @@ fn a_port_that_another_pod_names_is_told_unless_both_ask_for_it_of_the_host() {
     for (file, ports) in [
         ("a", "{containerPort: 80}, {containerPort: 81}"),
         ("b", "{containerPort: 82}, {containerPort: 80}"),
-        (
-            "c",
-            "{containerPort: 80, protocol: UDP}, {containerPort: 0}",
-        ),
+        ("c", "{containerPort: 80, protocol: UDP}"),
         (
             "d",
             "{containerPort: 81, hostPort: 81}, {containerPort: 83, hostPort: 83}",
         ),
-        ("e", "{containerPort: 83, hostPort: 83}, {containerPort: 0}"),
+        ("e", "{containerPort: 83, hostPort: 83}"),
     ] {
         let text = pod_with(file, &format!(", ports: [{ports}]"));
         fixture.put(&format!("{file}.yaml"), text);
