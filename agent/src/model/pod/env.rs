@@ -247,7 +247,8 @@ impl Resolver<'_> {
             "metadata.name" => Some(pod.name.clone()),
             "metadata.namespace" => Some(pod.namespace.clone()),
             "metadata.uid" => Some(pod.uid.0.clone()),
-            "spec.nodeName" => or_empty(pod.node_name.clone()),
+            // The first is its name of old (pkg/apis/core/pods/helpers.go, v1.36: `ConvertDownwardAPIFieldLabel`).
+            "spec.host" | "spec.nodeName" => or_empty(pod.node_name.clone()),
             "" => {
                 found.required(of_field, "");
                 None

@@ -351,6 +351,7 @@ fn variables_are_resolved_from_the_pod() {
         (field("metadata.labels['none']"), ""),
         (field("metadata.annotations['example.org/note']"), "hello"),
         (field("spec.nodeName"), "n1"),
+        (field("spec.host"), "n1"),
         (field("spec.serviceAccountName"), ""),
         (field("status.podIP"), "10.0.0.1"),
         (field("status.hostIPs"), "1.1.1.1,::1"),
