@@ -265,6 +265,7 @@ fn changed_container_fields(
         run_as_non_root,
         is_privileged,
         resize_restarts,
+        stop_signal,
         counted_requests,
     } = old;
     [
@@ -279,6 +280,7 @@ fn changed_container_fields(
             *resources != new.resources || *counted_requests != new.counted_requests,
         ),
         ("resizePolicy", *resize_restarts != new.resize_restarts),
+        ("lifecycle", *stop_signal != new.stop_signal),
         (
             "volumeMounts",
             *volume_mounts != new.volume_mounts || *sub_paths != new.sub_paths,

@@ -208,9 +208,9 @@ pub enum StopReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopRequest {
-    /// When SIGTERM went out.
+    /// When its stop signal went out.
     pub requested_at: Duration,
-    /// From SIGTERM to SIGKILL.
+    /// From that to SIGKILL.
     pub grace: Duration,
     pub reason: StopReason,
     /// When SIGKILL last went out; `None` before that.
@@ -299,7 +299,7 @@ pub enum ContainerAction {
         attempt: u32,
         spec_hash: SpecHash,
     },
-    /// SIGTERM to the main process. The decision asks for `Kill` itself when `grace` has passed;
+    /// Its stop signal to the main process. The decision asks for `Kill` itself when `grace` has passed;
     /// `grace` is here for runtimes that want to be told.
     Terminate {
         container: String,

@@ -14,6 +14,7 @@ pub mod node_requirements;
 mod numbers;
 mod resize;
 mod rules;
+mod signals;
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,6 +293,9 @@ pub struct Container {
     /// `resizePolicy`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub resize_restarts: BTreeSet<String>,
+    /// The number of `lifecycle.stopSignal`, by which it is told to end. `None`: SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<u8>,
     /// What its requests count for while it is being resized in place. `None`: they count as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_requests: Option<ResourceList>,

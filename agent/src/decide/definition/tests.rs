@@ -48,6 +48,7 @@ fn limits_programs_and_labels_change_in_place() {
     let program = |pod: &mut Pod| {
         pod.containers[0].args = vec!["3602".to_owned()];
         pod.init_containers[1].command = vec!["proxy".to_owned()];
+        pod.containers[0].stop_signal = Some(10);
         pod.labels.insert("a".to_owned(), "b".to_owned());
         pod.restart_policy = RestartPolicy::OnFailure;
     };
@@ -58,6 +59,7 @@ fn limits_programs_and_labels_change_in_place() {
             "spec.restartPolicy",
             "spec.initContainers[1].command",
             "spec.containers[0].args",
+            "spec.containers[0].lifecycle",
         ])
     );
 }

@@ -10,7 +10,7 @@ use super::findings::{Findings, NEGATIVE};
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
     QosClass, RESTART_CONTAINER, ResourceList, Resources, RestartPolicy, Volume, VolumeSource,
-    built_in_priority, check, env, fields, node_requirements, resize, rules,
+    built_in_priority, check, env, fields, node_requirements, resize, rules, signals,
 };
 use crate::model::quantity::Quantity;
 
@@ -276,6 +276,7 @@ fn container(
         run_as_non_root: run_as_non_root.or(of_pod.is_non_root).unwrap_or(false),
         is_privileged: security.and_then(|it| it.privileged) == Some(true),
         resize_restarts: resize_restarts(source),
+        stop_signal: stop_signal(source, path, found),
         counted_requests: None,
     }
 }
@@ -291,6 +292,17 @@ fn resize_restarts(source: &v1::Container) -> BTreeSet<String> {
     let policies = source.resize_policy.iter().flatten();
     let restarting = policies.filter(|it| it.restart_policy == RESTART_CONTAINER);
     restarting.map(|it| it.resource_name.clone()).collect()
+}
+
+fn stop_signal(source: &v1::Container, path: &str, found: &mut Findings) -> Option<u8> {
+    let name = source.lifecycle.as_ref()?.stop_signal.as_deref()?;
+    let number = signals::number(name);
+    if number.is_none() {
+        let message =
+            format!("Unsupported value: {name:?}: must be the name of a signal, as SIGTERM");
+        found.fault(format!("{path}.lifecycle.stopSignal"), message);
+    }
+    number
 }
 
 /// A user or group id: 0..=2147483647, as the API server takes it.

@@ -52,7 +52,6 @@ pub enum Because {
     Scheduler,
     Secrets,
     ServiceAccounts,
-    Signals,
     Streams,
     Sysctls,
     TerminationMessages,
@@ -122,7 +121,6 @@ impl fmt::Display for Because {
             Self::ServiceAccounts => {
                 "static pods may not reference serviceaccounts, which only an API server has"
             }
-            Self::Signals => "containers are told to end by SIGTERM",
             Self::Streams => "processes have no standard input and no terminal",
             Self::Sysctls => "sysctls of pods are not set",
             Self::TerminationMessages => "termination messages are not read",
@@ -179,10 +177,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("containers[].lifecycle", Honoured),
         ("containers[].lifecycle.postStart", ignored(Hooks)),
         ("containers[].lifecycle.preStop", ignored(Hooks)),
-        (
-            "containers[].lifecycle.stopSignal",
-            unless(&["SIGTERM"], Signals),
-        ),
+        ("containers[].lifecycle.stopSignal", Honoured),
         ("containers[].livenessProbe", ignored(Probes)),
         ("containers[].name", Honoured),
         // A port of the host that two pods ask for is a conflict; another one that they name is told.

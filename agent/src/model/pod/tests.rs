@@ -532,6 +532,19 @@ fn a_resource_whose_policy_is_restart_container_is_known() {
 }
 
 #[test]
+fn a_container_is_told_to_end_by_the_signal_that_it_names() {
+    let with = |signal: &str| {
+        let lifecycle = json!({"stopSignal": signal});
+        json!({"containers": [{"name": "a", "lifecycle": lifecycle}, {"name": "b"}]})
+    };
+    let pod = good(with("SIGUSR1"));
+    let signals: Vec<_> = pod.containers.iter().map(|it| it.stop_signal).collect();
+    assert_eq!(signals, [Some(10), None]);
+    let right = r#"spec.containers[0].lifecycle.stopSignal: Unsupported value: "USR1": must be the name of a signal, as SIGTERM"#;
+    assert_eq!(faults(with("USR1")), [right]);
+}
+
+#[test]
 fn huge_pages_need_cpu_or_memory_beside_them() {
     let resources =
         |resources: Value| json!({"containers": [{"name": "a", "resources": resources}]});

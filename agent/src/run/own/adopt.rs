@@ -523,7 +523,7 @@ impl Loop {
         });
         let asked: Vec<String> = asked.map(|it| it.name.clone()).collect();
         for container in asked {
-            self.signal(uid, &container, Signal::TERM);
+            self.ask_to_end(uid, &container);
         }
     }
 

@@ -497,7 +497,7 @@ impl Loop {
             ContainerAction::Terminate { container, .. } => {
                 // Whose its processes are is not to be told once it has ended.
                 self.look_for_escapes();
-                self.signal(uid, container, Signal::TERM);
+                self.ask_to_end(uid, container);
             }
             ContainerAction::Kill { container, .. } => self.kill(uid, container),
         }
@@ -661,7 +661,13 @@ impl Loop {
         self.removals.insert(instance.cgroup.clone(), now);
     }
 
-    pub(super) fn signal(&mut self, uid: &PodUid, container: &str, signal: Signal) {
+    pub(super) fn ask_to_end(&mut self, uid: &PodUid, container: &str) {
+        if let Some(signal) = self.pods.get(uid).map(|it| it.stop_signal(container)) {
+            self.signal(uid, container, signal);
+        }
+    }
+
+    fn signal(&mut self, uid: &PodUid, container: &str, signal: Signal) {
         let Some(instance) = self
             .pods
             .get(uid)

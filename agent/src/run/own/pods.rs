@@ -29,7 +29,7 @@ use crate::model::pod::{Pod, PodUid, QosClass, Redefinition};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
-use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
+use crate::runtime::{ContainerId, ContainerOwner, HostProcess, Signal, logs};
 use crate::sys::patience::Errand;
 use crate::sys::{FsError, steady};
 
@@ -322,6 +322,14 @@ impl PodEntry {
         self.is_dirty = true;
         self.is_unsaved = true;
         self.is_known_stale = true;
+    }
+
+    /// What a container is told to end by.
+    pub(super) fn stop_signal(&self, container: &str) -> Signal {
+        let mut containers = self.state.pod.all_containers();
+        let own = containers.find(|it| it.name == container);
+        let own = own.and_then(|it| Signal::new(it.stop_signal?));
+        own.unwrap_or(Signal::TERM)
     }
 
     /// Nothing of it runs and nothing will.
@@ -632,6 +640,16 @@ mod tests {
             let found = entry.keeps_devices(&entry.instances["app0"]);
             assert_eq!(found, keeps, "{:?}", entry.state.admission);
         }
+    }
+
+    #[test]
+    fn a_container_is_told_to_end_by_its_own_signal_or_sigterm() {
+        let mut entry = entry(0);
+        assert_eq!(entry.stop_signal("app0"), Signal::TERM);
+        entry.state.pod.containers[0].stop_signal = Some(10);
+        assert_eq!(Some(entry.stop_signal("app0")), Signal::new(10));
+        // It is not in the definition any more.
+        assert_eq!(entry.stop_signal("other"), Signal::TERM);
     }
 
     #[test]
