@@ -179,6 +179,8 @@ struct FileState {
     warnings: Vec<ManifestFault>,
     /// Some version had no fault, so everything it defined is known.
     was_good: bool,
+    /// What has its name is no file, and none was seen there that had pods.
+    is_no_file: bool,
 }
 
 /// A pod and the document that it comes from.
@@ -363,7 +365,7 @@ impl ManifestDirectory {
             scan.warnings.extend_from_slice(&state.warnings);
         }
         let mut states = self.files.values().chain(self.missing.values());
-        scan.is_complete &= states.all(|it| it.was_good);
+        scan.is_complete &= states.all(|it| it.was_good || it.is_no_file);
         let there = self.files.iter().map(|it| (it, true));
         let states = there.chain(self.missing.iter().map(|it| (it, false)));
         let mut definitions: Vec<(Rank, &String, &Definition)> = Vec::new();
@@ -540,10 +542,11 @@ impl Running {
 impl FileState {
     /// Reads the file if it has changed. False: it is not there.
     fn refresh(&mut self, path: &Path, reading: &Reading, witness: Option<&dyn Witness>) -> bool {
+        self.is_no_file = false;
         let version = match regular::look(path) {
             Ok(Kind::Regular(version)) => version,
             Ok(Kind::Other) => {
-                self.fail(path, "is not a regular file", None);
+                self.skip(path);
                 return true;
             }
             Ok(Kind::Dangling) => {
@@ -576,7 +579,7 @@ impl FileState {
                 self.fail(path, message, Some(version));
             }
             Ok(Contents::Changing) => self.fail(path, "is being written", None),
-            Ok(Contents::Other) => self.fail(path, "is not a regular file", None),
+            Ok(Contents::Other) => self.skip(path),
             Err(FsError::Gone { .. }) => return false,
             Err(error) => self.fail(path, chain(&error), None),
         }
@@ -615,6 +618,19 @@ impl FileState {
         earlier.retain(|it| !names.contains(&it.pod.full_name()));
         self.held = earlier;
         self.warn_of_held(path);
+    }
+
+    /// A directory, FIFO, socket or device. Kubelet passes it over too (pkg/kubelet/config/file.go, v1.36).
+    fn skip(&mut self, path: &Path) {
+        if !self.fresh.is_empty() || !self.held.is_empty() {
+            self.fail(path, "is not a regular file", None);
+            return;
+        }
+        self.is_no_file = true;
+        self.version = None;
+        self.faults.clear();
+        let message = "is not read: it is not a regular file";
+        self.warnings = vec![ManifestFault::of_file(path.into(), message)];
     }
 
     /// Keeps every pod and reports why. `version`: this fault lasts as long as the file does.

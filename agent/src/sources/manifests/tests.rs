@@ -1019,11 +1019,7 @@ fn only_regular_manifests_are_read_and_nothing_blocks() {
     assert_eq!(scan.pods.len(), 0);
     assert_eq!(
         faults(&scan),
-        [
-            "d.yaml: is not a regular file",
-            "f.yaml: is not a regular file",
-            "g.yaml: is a symlink to something that is not there",
-        ]
+        ["g.yaml: is a symlink to something that is not there",]
     );
     let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
     assert_eq!(
@@ -1031,8 +1027,30 @@ fn only_regular_manifests_are_read_and_nothing_blocks() {
         [
             "a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json, .manifest",
             "old: is not read: it is a directory",
+            "d.yaml: is not read: it is not a regular file",
+            "f.yaml: is not read: it is not a regular file",
         ]
     );
+}
+
+/// Else no pod of an earlier agent would ever go.
+#[test]
+fn what_is_no_file_keeps_nothing_back_unless_it_took_the_place_of_one() {
+    let fixture = Fixture::new("no-file");
+    let path = fixture.path.join("a.yaml");
+    fs::create_dir(&path).expect("the fixture can be made");
+    let mut directory = fixture.directory();
+    assert!(directory.scan().is_complete);
+    fs::remove_dir(&path).expect("it is empty");
+    fixture.put("a.yaml", "kind: [");
+    assert!(!directory.scan().is_complete);
+    fixture.put("a.yaml", pod("one"));
+    assert_eq!(names(&directory.scan()), ["one"]);
+    fs::remove_file(&path).expect("it is there");
+    fs::create_dir(&path).expect("the fixture can be made");
+    let scan = directory.scan();
+    assert_eq!(names(&scan), ["one"]);
+    assert_eq!(faults(&scan), ["a.yaml: is not a regular file"]);
 }
 
 /// Kubernetes publishes a ConfigMap by swapping the link `..data`.
