@@ -14,6 +14,10 @@ use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split
 use crate::model::pod::node_requirements::named_ports;
 use crate::model::pod::{FieldFault, Pod, PodOrigin, fill_nulls, quote_quantities};
 
+/// Faults of one file, warnings of one pod, and fields of one warning: each is in the log and in the status, and nobody
+/// reads more. Arbitrary.
+pub(super) const MAX_FINDINGS: usize = 100;
+
 #[derive(Debug)]
 pub(super) struct ParsedFile {
     /// No document has any content.
@@ -29,6 +33,7 @@ pub(super) fn file(path: &Path, bytes: &[u8], reading: &Reading) -> ParsedFile {
         path,
         reading,
         n_pods: 0,
+        n_more_faults: 0,
         found: ParsedFile {
             is_empty: true,
             pods: Vec::new(),
@@ -49,6 +54,11 @@ pub(super) fn file(path: &Path, bytes: &[u8], reading: &Reading) -> ParsedFile {
                 .push(ManifestFault::of_file(path.into(), message));
         }
     }
+    if parser.n_more_faults > 0 {
+        let message = format!("and {} more faults", parser.n_more_faults);
+        let more = ManifestFault::of_file(path.into(), message);
+        parser.found.faults.push(more);
+    }
     parser.found
 }
 
@@ -57,6 +67,8 @@ struct Parser<'a> {
     reading: &'a Reading,
     /// Pods met so far, good or not.
     n_pods: usize,
+    /// Those that are left out.
+    n_more_faults: usize,
     found: ParsedFile,
 }
 
@@ -272,15 +284,25 @@ impl Parser<'_> {
     /// has dozens, among which nobody would see the one that matters.
     fn warn(&mut self, place: Place<'_>, pod: Option<&String>, faults: &[FieldFault]) {
         let mut rest: Vec<&FieldFault> = faults.iter().collect();
+        let n_before = self.found.warnings.len();
         while let Some(first) = rest.first().copied() {
+            if self.found.warnings.len() - n_before == MAX_FINDINGS {
+                let message = format!("and {} more warnings", rest.len());
+                let more = self.finding(place, pod.cloned(), None, message);
+                self.found.warnings.push(more);
+                return;
+            }
             let (same, others): (Vec<_>, Vec<_>) = rest
                 .iter()
                 .copied()
                 .partition(|it| it.message == first.message);
             let field = |it: &&FieldFault| abridged(format!("{}{}", place.prefix, it.path));
-            let fields = same.iter().map(field);
-            let fields = Some(fields.collect::<Vec<_>>().join(", "));
-            let warning = self.finding(place, pod.cloned(), fields, first.message.clone());
+            let fields = same.iter().take(MAX_FINDINGS).map(field);
+            let mut fields = fields.collect::<Vec<_>>().join(", ");
+            if let Some(more @ 1..) = same.len().checked_sub(MAX_FINDINGS) {
+                fields.push_str(&format!(" and {more} more"));
+            }
+            let warning = self.finding(place, pod.cloned(), Some(fields), first.message.clone());
             self.found.warnings.push(ManifestFault {
                 is_minor: first.is_minor,
                 ..warning
@@ -313,6 +335,10 @@ impl Parser<'_> {
         field: Option<String>,
         message: String,
     ) {
+        if self.found.faults.len() >= MAX_FINDINGS {
+            self.n_more_faults += 1;
+            return;
+        }
         let fault = self.finding(place, pod, field.map(abridged), message);
         self.found.faults.push(fault);
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::parse::MAX_FINDINGS;
 use super::*;
 use crate::model::pod::QosClass;
 use crate::sys::scratch::Scratch;
@@ -1137,7 +1138,59 @@ fn hostile_files_are_bounded() {
         start.elapsed()
     );
     assert_eq!(names(&scan), ["good"]);
-    assert_eq!(scan.faults.len(), 4 + 1 + MAX_DOCUMENTS + 1 + 1);
+    // Of the last there is the number of documents, and how many of them are not told.
+    assert_eq!(scan.faults.len(), 4 + 1 + 1 + MAX_FINDINGS + 2);
+    let more = format!(
+        "documents.yaml: and {} more faults",
+        MAX_DOCUMENTS - MAX_FINDINGS
+    );
+    assert!(faults(&scan).contains(&more));
+}
+
+#[test]
+fn of_many_findings_of_one_file_the_first_are_told_and_how_many_more_there_are() {
+    let fixture = Fixture::new("many-findings");
+    let all =
+        |n: usize, of: &dyn Fn(usize) -> String| (0..n).map(of).collect::<Vec<_>>().join(", ");
+    let mounts = all(103, &|i| format!("{{name: none, mountPath: /{i}}}"));
+    fixture.put(
+        "a.yaml",
+        pod_with("bad", &format!(", volumeMounts: [{mounts}]")),
+    );
+    let variables = all(102, &|i| {
+        let reference = "{name: s, key: k, optional: true}";
+        format!("{{name: V{i}, valueFrom: {{secretKeyRef: {reference}}}}}")
+    });
+    let probes = all(101, &|i| {
+        let of_pod = "{resourceFieldRef: {resource: requests.cpu}}";
+        format!("{{name: W{i}, unknown{i}: 1, valueFrom: {of_pod}}}")
+    });
+    let devices = all(105, &|i| {
+        format!("{{name: v, mountPath: /other/{i}, subPath: '{i}'}}")
+    });
+    let good = pod_with(
+        "good",
+        &format!(", env: [{variables}, {probes}], volumeMounts: [{devices}]"),
+    );
+    let volumes = "spec: {volumes: [{name: v, hostPath: {path: /v}}], ";
+    fixture.put("b.yaml", good.replacen("spec: {", volumes, 1));
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["good"]);
+    let found = faults(&scan);
+    assert_eq!(found.len(), MAX_FINDINGS + 1);
+    assert_eq!(found[MAX_FINDINGS], "a.yaml: and 3 more faults");
+    let told: Vec<String> = scan.warnings.iter().map(short).collect();
+    // One of all fields that are not known, and one of all variables; of the mounts each has its own.
+    assert_eq!(told.len(), 1 + MAX_FINDINGS + 1);
+    assert!(
+        told[0].ends_with(" and 1 more: unknown field, ignored"),
+        "{}",
+        told[0]
+    );
+    assert!(
+        told[MAX_FINDINGS + 1].ends_with(" more warnings"),
+        "{told:?}"
+    );
 }
 
 #[test]
