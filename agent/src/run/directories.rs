@@ -1,5 +1,6 @@
 //! The directories that a configuration names, looked at without making any.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::RunError;
@@ -44,9 +45,14 @@ pub(super) fn faults(
     let below: Vec<PathBuf> = below.map(|it| config.state_directory.join(it)).collect();
     let state = ("stateDirectory", config.state_directory.as_path());
     let of_start = [Some(state), socket.map(|it| ("socket", it))];
-    faults.extend(of_start.into_iter().flatten().filter_map(|(field, path)| {
+    let of_state = below.iter().map(|it| ("stateDirectory", it.as_path()));
+    let of_start = of_start.into_iter().flatten().chain(of_state);
+    let mut links = BTreeSet::new();
+    faults.extend(of_start.filter_map(|(field, path)| {
         let (path, target) = link_to_nothing(root, path)?;
-        Some(RunError::LinkToNothing {
+        // All that is below a link leads through it.
+        let is_first = links.insert((field, path.clone()));
+        is_first.then_some(RunError::LinkToNothing {
             field,
             path,
             target,
@@ -182,6 +188,18 @@ mod tests {
             told(&there.join("state"), &there.join("agent.sock")),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_in_the_way_of_what_a_start_makes_in_the_state_directory() {
+        let base = Scratch::new("directories");
+        let link = base.link("pods", "gone");
+        let right = format!(
+            "stateDirectory: {} is a link to gone, which is not there; right would be a directory",
+            link.display()
+        );
+        let socket = base.path("run/agent.sock");
+        assert_eq!(told(base.directory(), &socket), [right]);
     }
 
     #[test]
