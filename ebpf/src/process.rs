@@ -34,11 +34,11 @@ struct Last {
     root_id: u64,
     /// Those of an id are the same for as long as it is there, and no id is given twice.
     lineage: Lineage,
-    n_submitted: u64,
+    n_reported: u64,
 }
 
 /// Of so many records of a kind and CPU one is followed by a look at how full the ring is: some 80 of those that pass a
-/// mark of [`submit_quietly`].
+/// mark of [`submit_quietly`]. The first is, since of a short burst on many CPUs each has few.
 const LOOK_EVERY: u64 = 8;
 
 /// `SIGNAL_GROUP_EXIT`, include/linux/sched/signal.h, unchanged from 5.8 to 7.2.
@@ -130,20 +130,23 @@ struct Reported {
 unsafe fn reported<M: Memory>(task: Pointer, kind: u32) -> Option<Reported> {
     let watch: Watch = watch();
     // SAFETY: as above; the slot is of this CPU and of this program.
-    let found = unsafe {
+    unsafe {
         let cgroup = cgroup_of::<M>(task);
         let last = &mut *LAST.get_ptr_mut(kind - PROCESS_FORK)?;
         if last.lineage.cgroup_id != cgroup_id::<M>(cgroup) || last.root_id != watch.root_id {
             last.lineage = lineage::<M>(cgroup, &watch);
             last.root_id = watch.root_id;
         }
-        last.n_submitted += 1;
-        Reported {
-            cgroup: last.lineage,
-            looks: last.n_submitted % LOOK_EVERY == 0,
+        if !is_reported(&last.lineage, &watch) {
+            return None;
         }
-    };
-    is_reported(&found.cgroup, &watch).then_some(found)
+        let looks = last.n_reported % LOOK_EVERY == 0;
+        last.n_reported += 1;
+        Some(Reported {
+            cgroup: last.lineage,
+            looks,
+        })
+    }
 }
 
 /// # Safety
