@@ -421,6 +421,15 @@ impl KillAccounts {
         account.open.is_some() && !was_open
     }
 
+    /// A reading in the place of those before it, which were taken for what programs report.
+    pub fn recount(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) {
+        if let Some(account) = self.accounts.get_mut(&cgroup) {
+            account.counted = 0;
+            account.open = None;
+            account.count(counted, now);
+        }
+    }
+
     /// The cgroup is gone; what was last counted of it is still compared.
     pub fn end(&mut self, cgroup: CgroupId) {
         self.early.remove(&cgroup);

@@ -180,9 +180,25 @@ impl KillCounts {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No program reports kills.
+    /// No program reports kills. What was found by now was counted as if one did.
     pub(super) fn without_programs(&self) {
-        self.accounts().without_programs();
+        let now = clock::boottime();
+        let trees = self.trees.get();
+        let open = self.accounts().open();
+        let containers = open.into_iter().filter(|(_, it)| it.of != CountOf::Pod);
+        let again = containers.filter_map(|(cgroup, _)| {
+            let path = self.watched().cgroups.get(&cgroup).cloned()?;
+            let count = oom_counters::read_once(trees?, cgroup, &path)?;
+            Some((cgroup, self.unambiguous(count, false, || Some(path))))
+        });
+        let again: Vec<_> = again.collect();
+        {
+            let mut accounts = self.accounts();
+            accounts.without_programs();
+            for (cgroup, count) in again {
+                accounts.recount(cgroup, count, now);
+            }
+        }
         self.ring();
     }
 
@@ -243,7 +259,8 @@ impl KillCounts {
     }
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
-        let count = self.unambiguous(count, || {
+        let has_programs = self.accounts().has_programs();
+        let count = self.unambiguous(count, has_programs, || {
             let watched = self.watched();
             let path = watched.cgroups.get(&cgroup)?;
             (watched.of(cgroup, path) != CountOf::Pod).then(|| path.clone())
@@ -268,7 +285,12 @@ impl KillCounts {
 
     /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does. Where all of a
     /// cgroup above went, the kernel counts that up there alone, and the first victim twice all the same.
-    fn unambiguous(&self, count: OomCount, path: impl FnOnce() -> Option<CgroupPath>) -> OomCount {
+    fn unambiguous(
+        &self,
+        count: OomCount,
+        has_programs: bool,
+        path: impl FnOnce() -> Option<CgroupPath>,
+    ) -> OomCount {
         let trees = self.trees.get().filter(|it| it.unified && count.kills > 0);
         let Some((trees, path)) = trees.and_then(|it| Some((it, path()?))) else {
             return count;
@@ -276,7 +298,7 @@ impl KillCounts {
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
         let mut above = path.ancestors().skip(1);
         let group_kills = match count.group_kills {
-            None => times_it_went(goes(&path), self.accounts().has_programs()),
+            None => times_it_went(goes(&path), has_programs),
             Some(0) if above.any(|it| goes(&it) == Some(true)) => None,
             known => known,
         };
@@ -375,7 +397,8 @@ impl KillCounts {
                 let now = clock::boottime();
                 if let Some(count) = oom_counters::read_once(trees, cgroup, path) {
                     let path = || (of != CountOf::Pod).then(|| path.clone());
-                    let count = self.unambiguous(count, path);
+                    let has_programs = self.accounts().has_programs();
+                    let count = self.unambiguous(count, has_programs, path);
                     if self.accounts().adopt(cgroup, of, count, now) {
                         self.ring();
                     }

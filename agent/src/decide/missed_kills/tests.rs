@@ -320,6 +320,22 @@ fn what_nobody_told_before_is_missed() {
     }
 }
 
+/// Before Linux 5.17, of a container that went as a whole while no agent ran.
+#[test]
+fn what_was_counted_before_it_was_known_that_nobody_reports_is_counted_anew() {
+    let counted = |group_kills| OomCount {
+        kills: 2,
+        group_kills,
+    };
+    let mut accounts = resumed(true, 0);
+    accounts.adopt(CONTAINER, ALONE, counted(None), at(1000));
+    accounts.without_programs();
+    accounts.recount(CONTAINER, counted(Some(1)), at(1100));
+    assert_eq!(settle(&mut accounts, 1100), [(CONTAINER, 1)]);
+    accounts.count(CONTAINER, counted(Some(1)), at(2000));
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
 #[test]
 fn what_an_agent_took_along_when_it_died_is_missed() {
     let mut accounts = resumed(false, 3);
