@@ -77,6 +77,7 @@ impl Cgroups {
         Ok(DesiredCgroup {
             path: CgroupPath::new(path)?,
             files: files_for(&resources, WeightMap::Linear, &rules),
+            is_sum: false,
         })
     }
 

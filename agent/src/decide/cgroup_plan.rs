@@ -55,7 +55,7 @@ pub struct CgroupPlan {
 /// in `deferred` until it is there. A limit of v1 stays as it is until then: the kernel would drop all
 /// cache, and swap out what it can, before it refuses. An unknown usage defers the whole change. So much
 /// as a limit stays above what is wanted, so much does that of the cgroup right above it: who keeps to
-/// its own limit has room beside one that does not yet. That of a pod rises as much for it.
+/// its own limit has room beside one that does not yet. One that is the sum of those below rises as much for it.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -91,8 +91,8 @@ pub fn plan_cgroups(
                 continue;
             }
             if file.is_memory_limit() && seen.existence != Existence::Absent {
-                let held = held.get(path).copied().unwrap_or_default();
-                let now = soften(file, &to, from, seen, held);
+                let held = held.get(path).copied().unwrap_or(0);
+                let now = soften(cgroup, file, &to, seen, held);
                 if now.as_ref() != Some(&to) {
                     is_memory_deferred = true;
                     plan.deferred.push(Deferred {
@@ -164,19 +164,12 @@ fn is_emptied(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
     })
 }
 
-/// What the memory limits right below a cgroup stay above what they are to be.
-#[derive(Clone, Copy, Default)]
-struct Held {
-    bytes: u64,
-    /// The cgroup is that of a pod: what its containers may have together is its limit.
-    is_of_pod: bool,
-}
-
+/// Bytes by which the memory limits of the cgroups right below one stay above what they are to be.
 fn held_below(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
-) -> BTreeMap<CgroupPath, Held> {
-    let mut all: BTreeMap<CgroupPath, Held> = BTreeMap::new();
+) -> BTreeMap<CgroupPath, u64> {
+    let mut held: BTreeMap<CgroupPath, u64> = BTreeMap::new();
     for cgroup in desired.iter().rev() {
         let limit = cgroup.files.iter().find(|(it, _)| it.is_memory_limit());
         let seen = observed.get(&cgroup.path);
@@ -184,44 +177,31 @@ fn held_below(
         if let (Some((file, to)), Some(seen), Some(above)) = (limit, seen, cgroup.path.parent())
             && let FileValue::Limit(Limit::At(wanted)) = to
         {
-            let from = seen.values.get(file);
-            let below = all.get(&cgroup.path).copied().unwrap_or_default();
-            let now = soften(file, to, from, seen, below);
-            let more = match now.as_ref().or(from) {
+            let below = held.get(&cgroup.path).copied().unwrap_or(0);
+            let now = soften(cgroup, file, to, seen, below);
+            let more = match now.as_ref().or(seen.values.get(file)) {
                 Some(FileValue::Limit(Limit::At(bytes))) => bytes.saturating_sub(*wanted),
                 _ => u64::MAX,
             };
-            if more > 0 {
-                let is_of_pod = is_of_pod(desired, &above);
-                let held = all.entry(above).or_default();
-                held.bytes = held.bytes.saturating_add(more);
-                held.is_of_pod = is_of_pod;
-            }
+            let sum = held.entry(above).or_default();
+            *sum = sum.saturating_add(more);
         }
     }
-    all
+    held
 }
 
-/// It lies in one that is planned too, as kubepods does not, and what lies in it has nothing below.
-fn is_of_pod(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
-    let above = path.parent();
-    let mut below = desired.iter().map(|it| &it.path);
-    desired.iter().any(|it| Some(&it.path) == above.as_ref())
-        && below.all(|it| it.parent().as_ref() != Some(path) || !has_cgroup_below(desired, it))
-}
-
-/// What a memory limit is to be now; `None`: it stays.
+/// What a memory limit is to be now; `None`: it stays. `held`: see [`held_below`].
 fn soften(
+    cgroup: &DesiredCgroup,
     file: &InterfaceFile,
     to: &FileValue,
-    from: Option<&FileValue>,
     seen: &ObservedCgroup,
-    held: Held,
+    held: u64,
 ) -> Option<FileValue> {
     let FileValue::Limit(Limit::At(wanted)) = to else {
         return Some(to.clone());
     };
-    let current = match from {
+    let current = match seen.values.get(file) {
         Some(FileValue::Limit(limit)) => *limit,
         _ => Limit::Max,
     };
@@ -231,12 +211,12 @@ fn soften(
         Some(usage) if usage.saturating_sub(seen.memory_clean) <= *wanted => *wanted,
         usage => usage?,
     };
-    let Some(room) = wanted.checked_add(held.bytes) else {
+    let Some(room) = wanted.checked_add(held) else {
         return (!is_lowered).then(|| to.clone());
     };
     let most = current.max(Limit::At(*wanted));
-    let room = match held.is_of_pod {
-        // One of its containers may have got more while another one has not given up its own yet.
+    let room = match cgroup.is_sum {
+        // One of those below may have got more while another one has not given up its own yet.
         true => Limit::At(room),
         false => Limit::At(room).min(most),
     };

@@ -18,7 +18,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::{AllocatedDevice, DeviceAccess};
 use crate::model::numa::NumaMask;
-use crate::model::pod::{Container, Pod, PodUid, QosClass};
+use crate::model::pod::{Container, Pod, PodUid, QosClass, memory_in};
 use crate::model::resources::CgroupResources;
 
 /// What desired cgroups depend on beside pods. Changes only with the machine or the configuration.
@@ -108,7 +108,12 @@ impl NodePlan {
     ) -> DesiredCgroup {
         let pinning = self.pinning_for_quota(pinning);
         let resources = pod_resources(pod, class, &self.settings, pinning);
-        self.ancestor(path, resources)
+        let own = pod.resources.as_ref();
+        let own_memory = own.and_then(|it| memory_in(&it.limits));
+        DesiredCgroup {
+            is_sum: own_memory.is_none(),
+            ..self.ancestor(path, resources)
+        }
     }
 
     pub fn container_cgroup(
@@ -190,6 +195,7 @@ impl NodePlan {
         DesiredCgroup {
             path,
             files: files_for(resources, weights, &self.rules),
+            is_sum: false,
         }
     }
 }

@@ -57,6 +57,7 @@ pub fn reserved_cgroups(
             cgroup: DesiredCgroup {
                 path: cgroup.clone()?,
                 files: files_for(&resources, WeightMap::Linear, rules),
+                is_sum: false,
             },
         })
     })

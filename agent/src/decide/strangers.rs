@@ -74,6 +74,7 @@ mod tests {
             let mut desired = DesiredCgroup {
                 path: CgroupPath::root(),
                 files: vec![(file.clone(), wanted.clone())],
+                is_sum: false,
             };
             let seen = ObservedCgroup {
                 existence: Existence::Healthy,
@@ -91,6 +92,7 @@ mod tests {
         let mut desired = DesiredCgroup {
             path: CgroupPath::root(),
             files: vec![(file("f", FileKind::Number), FileValue::Number(1))],
+            is_sum: false,
         };
         assert!(never_lower(&mut desired, &ObservedCgroup::absent()).is_empty());
         assert!(desired.files.is_empty());

@@ -247,6 +247,10 @@ pub struct DesiredCgroup {
     #[serde(rename = "name")]
     pub path: CgroupPath,
     pub files: Vec<(InterfaceFile, FileValue)>,
+    /// Its memory limit is what those right below may have together, and rises as long as one of them keeps more than
+    /// it is to have.
+    #[serde(skip)]
+    pub is_sum: bool,
 }
 
 /// One step of a plan. Steps are idempotent.

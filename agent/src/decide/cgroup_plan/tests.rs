@@ -26,6 +26,7 @@ fn desired(path: &str, resources: &CgroupResources, unified: bool) -> DesiredCgr
     DesiredCgroup {
         path: at(path),
         files: files_for(resources, WeightMap::Linear, &rules(unified)),
+        is_sum: false,
     }
 }
 
@@ -235,6 +236,7 @@ fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
         [DesiredCgroup {
             path: at("kubepods"),
             files: files_for(&resources, WeightMap::Linear, &rules),
+            is_sum: false,
         }]
     };
     let mut before = Node::default();
@@ -329,7 +331,10 @@ fn a_container_that_gets_more_has_it_before_its_neighbour_has_given_it_up() {
     let wanted = |pod, first, second| {
         [
             desired("kubepods", &limits(112 * MIB, 100_000), true),
-            desired("kubepods/pod", &limits(pod * MIB, 100_000), true),
+            DesiredCgroup {
+                is_sum: true,
+                ..desired("kubepods/pod", &limits(pod * MIB, 100_000), true)
+            },
             desired("kubepods/pod/first", &limits(first * MIB, 100_000), true),
             desired("kubepods/pod/second", &limits(second * MIB, 100_000), true),
         ]
@@ -370,6 +375,36 @@ fn a_container_that_gets_more_has_it_before_its_neighbour_has_given_it_up() {
         node.use_memory("kubepods/pod/first", 20 * MIB);
         node.apply(&plan_cgroups(&after, &node.cgroups).steps);
         assert_eq!(limits_of(&node), [112, pod, 20, second], "pod {pod}");
+    }
+}
+
+/// Its containers may have more than that together.
+#[test]
+fn a_limit_that_a_pod_has_of_its_own_never_rises_for_its_containers() {
+    const MIB: u64 = 1 << 20;
+    for (unified, lowered) in [(true, &["pod memory.max=94371840"][..]), (false, &[])] {
+        let wanted = |pod: u64, first, second| {
+            [
+                ("kubepods", 1024),
+                ("kubepods/pod", pod),
+                ("kubepods/pod/first", first),
+                ("kubepods/pod/second", second),
+            ]
+            .map(|(path, mib)| desired(path, &limits(mib * MIB, 100_000), unified))
+        };
+        let mut node = Node::default();
+        node.apply(&plan_cgroups(&wanted(100, 100, 100), &node.cgroups).steps);
+        for (path, mib) in [("pod", 90), ("pod/first", 45), ("pod/second", 45)] {
+            node.use_memory(&format!("kubepods/{path}"), mib * MIB);
+        }
+        for (after, expected) in [
+            (wanted(100, 20, 100), &[][..]),
+            (wanted(40, 40, 40), lowered),
+        ] {
+            let mut of_pod = node.writes(&after);
+            of_pod.retain(|it| it.starts_with("pod "));
+            assert_eq!(of_pod, expected, "unified {unified}");
+        }
     }
 }
 

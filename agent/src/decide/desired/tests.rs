@@ -198,3 +198,17 @@ fn no_cgroup_has_a_memory_limit_of_0() {
         }
     }
 }
+
+#[test]
+fn a_memory_limit_that_a_pod_has_of_its_own_is_no_sum() {
+    let plan = plan(CpuLimits::Ignored);
+    for (text, is_sum) in [
+        ("app {lim memory=1Gi}", true),
+        ("app {lim memory=1Gi} pod {lim cpu=1}", true),
+        ("app {lim memory=1Gi} pod {lim memory=2Gi}", false),
+    ] {
+        let (pod, class) = (pod(text), QosClass::Burstable);
+        let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, path("/kubepods/podu"));
+        assert_eq!(of_pod.is_sum, is_sum, "{text}");
+    }
+}

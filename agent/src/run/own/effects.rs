@@ -366,7 +366,7 @@ fn cgroups(config: &Config) -> String {
         let anywhere = ContainerPlacement::ANYWHERE;
         cgroups.push(plan.container_cgroup(pod, qos, &pod.containers[0], &anywhere, app));
     }
-    let shown = cgroups.iter().map(|DesiredCgroup { path, files }| {
+    let shown = cgroups.iter().map(|DesiredCgroup { path, files, .. }| {
         let files = files.iter();
         let files: Vec<String> = files
             .map(|(file, it)| format!("{}={it}", file.name))
