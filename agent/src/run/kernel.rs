@@ -470,7 +470,6 @@ impl Listener {
             let is_drained = drain_batches(|| self.drain_all());
             // Kills come before each batch.
             self.shared.kill_counts.heard(begun);
-            self.shared.set_kills_told(Some(begun));
             if is_drained {
                 self.shared.heard.send_replace(Some(begun));
             }
@@ -570,7 +569,10 @@ impl Listener {
     fn drain_all(&mut self) -> bool {
         let mut is_more = false;
         for stream in [Stream::Process, Stream::Cgroup, Stream::Stall] {
-            drain_batches(|| self.drain(Stream::Oom, KILLS));
+            let begun = clock::boottime();
+            if drain_batches(|| self.drain(Stream::Oom, KILLS)) {
+                self.shared.set_kills_told(Some(begun));
+            }
             is_more |= self.drain(stream, BATCH);
         }
         is_more
@@ -954,20 +956,20 @@ mod tests {
 
     use super::*;
 
-    /// Until the listener has looked once after the question.
     #[test]
     fn kills_are_waited_for_where_somebody_listens() {
         let shared = Shared::default();
+        shared.wait_for_kills();
+        // What was told before is of no use to who asks now.
+        shared.set_kills_told(Some(Duration::ZERO));
         let asked = clock::boottime();
-        shared.set_kills_told(Some(asked));
+        shared.wait_for_kills();
+        assert!(clock::boottime() >= asked + KILLS_PATIENCE);
         thread::scope(|scope| {
             let waits = scope.spawn(|| shared.wait_for_kills());
-            // What it had told before is of no use to who asks now.
-            shared.set_kills_told(Some(asked));
             while !waits.is_finished() {
                 shared.set_kills_told(Some(clock::boottime()));
             }
         });
-        assert!(*shared.kills_told.lock().expect("nobody panicked") > Some(asked));
     }
 }
