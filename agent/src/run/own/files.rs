@@ -89,9 +89,9 @@ impl Files {
     }
 }
 
-/// Whether one of these parts of a pod's directory is still there, under its name or on its way out.
-pub(super) fn is_left(directory: &Path, parts: &[PathBuf]) -> bool {
-    let (Some(above), Some(uid)) = (directory.parent(), directory.file_name()) else {
+/// Whether one of these parts of a directory of a pod is still there, under its name or on its way out.
+pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool {
+    let Some(above) = directory.parent() else {
         return false;
     };
     let root = Root::host();
@@ -99,7 +99,7 @@ pub(super) fn is_left(directory: &Path, parts: &[PathBuf]) -> bool {
         let mut parts = parts.iter();
         parts.any(|it| root.has_name(directory.join(it)).unwrap_or(false))
     };
-    let prefix = format!("{PREFIX}{}-", uid.display());
+    let prefix = format!("{PREFIX}{uid}-");
     let is_leaving = |name: &String| name.starts_with(&prefix) && is_in(&above.join(name));
     // In this order: it gets the other name in between.
     is_in(directory) || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn what_is_left_of_a_pod_is_found_under_both_of_its_names() {
         let (dir, root) = (Scratch::new("left"), Root::host());
-        let pod = dir.path("uid");
-        let left = || [".", "volumes/cache"].map(|it| is_left(&pod, &[PathBuf::from(it)]));
+        let (pod, uid) = (dir.path("ns_pod_uid"), PodUid("uid".to_owned()));
+        let left = || [".", "volumes/cache"].map(|it| is_left(&pod, &uid, &[PathBuf::from(it)]));
         assert_eq!(left(), [false, false]);
         root.create_dir_all(pod.join("volumes/cache")).unwrap();
         root.create_dir_all(dir.path(".removing-uid-other-1/volumes/other"))
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(left(), [true, true]);
         root.remove_dir_all(leaving.join("volumes/cache")).unwrap();
         assert_eq!(left(), [true, false]);
-        assert!(!is_left(&pod, &[]));
+        assert!(!is_left(&pod, &uid, &[]));
     }
 }

@@ -241,10 +241,11 @@ impl Watcher {
     pub(super) fn see_leaving(&mut self, now: Duration) {
         for leaving in std::mem::take(&mut self.leaving) {
             let (directory, parts) = (leaving.directory.clone(), leaving.parts.clone());
+            let uid = leaving.pod.uid.clone();
             let is_there = self
                 .parts
                 .patience
-                .ask(move |_asker| is_left(&directory, &parts));
+                .ask(move |_asker| is_left(&directory, &uid, &parts));
             let is_there = is_there.unwrap_or(true);
             if is_there && now < leaving.until {
                 self.leaving.push(leaving);
@@ -326,16 +327,18 @@ impl Watcher {
             && self.parts.policy.compat == Compat::Ballast
         {
             let condition = threshold.signal.condition();
-            let time = leave_time(condition, victim.grace, candidate);
             let memory = self.figures.get(uid).and_then(|it| it.memory);
-            self.leaving.extend(time.map(|time| Leaving {
-                condition,
-                pod: victim.pod.clone(),
-                directory: candidate.directory.clone(),
-                parts: parts_to_go(condition, candidate),
-                until: ends_at.saturating_add(time),
-                shmem: memory.map_or(0, |it| it.shmem),
-            }));
+            if let Some(time) = leave_time(condition, victim.grace, candidate) {
+                let parts = parts_to_go(condition, candidate).into_iter();
+                self.leaving.extend(parts.map(|(directory, parts)| Leaving {
+                    condition,
+                    pod: victim.pod.clone(),
+                    directory,
+                    parts,
+                    until: ends_at.saturating_add(time),
+                    shmem: memory.map_or(0, |it| it.shmem),
+                }));
+            }
         }
         self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
@@ -519,15 +522,19 @@ fn leave_time(condition: NodeCondition, grace: Duration, pod: &Candidate) -> Opt
     }
 }
 
-/// Of its directory: with volumes in memory memory comes back, however long the rest takes.
-fn parts_to_go(condition: NodeCondition, pod: &Candidate) -> Vec<PathBuf> {
+/// Of which directories: with volumes in memory memory comes back, however long the rest takes.
+fn parts_to_go(condition: NodeCondition, pod: &Candidate) -> Vec<(PathBuf, Vec<PathBuf>)> {
     if condition != NodeCondition::MemoryPressure {
-        return vec![PathBuf::from(".")];
+        let whole = [&pod.directory, &pod.logs].into_iter();
+        return whole
+            .map(|it| (it.clone(), vec![PathBuf::from(".")]))
+            .collect();
     }
     let volumes = pod.volumes.iter();
     let in_memory = volumes.filter(|(name, _)| pod.is_volume_in_memory(name));
     let parts = in_memory.filter_map(|(_, path)| path.strip_prefix(&pod.directory).ok());
-    parts.map(Path::to_owned).collect()
+    let parts = parts.map(Path::to_owned).collect();
+    vec![(pod.directory.clone(), parts)]
 }
 
 /// How long nobody else goes for what a victim is to give back.
@@ -602,10 +609,13 @@ mod tests {
             let time = leave_time(condition, grace, pod);
             assert_eq!(time, expected, "{condition:?} {grace:?}");
         }
-        let cache = PathBuf::from("volumes/cache");
-        assert_eq!(parts_to_go(memory, &in_memory), [cache]);
-        assert!(parts_to_go(memory, &on_disk).is_empty());
-        assert_eq!(parts_to_go(disk, &in_memory), [PathBuf::from(".")]);
+        let (pod, logs) = (PathBuf::from("/pod"), PathBuf::from("/logs"));
+        let [cache, all] = ["volumes/cache", "."].map(|it| vec![PathBuf::from(it)]);
+        assert_eq!(parts_to_go(memory, &in_memory), [(pod.clone(), cache)]);
+        assert_eq!(
+            parts_to_go(disk, &in_memory),
+            [(pod, all.clone()), (logs, all)]
+        );
     }
 
     /// A kill may take twice as long.
