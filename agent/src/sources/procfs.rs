@@ -60,7 +60,8 @@ pub fn running_tasks(root: &Root) -> Result<Option<u64>, ReadError> {
 }
 
 /// The pools below a directory of `hugepages-<N>kB`; none where the directory is missing. A pool
-/// that cannot be read or does not parse is left out.
+/// that cannot be read or does not parse is left out. Pages that the kernel takes beyond a pool for who asks, and gives
+/// back after him (`nr_overcommit_hugepages`), are none of it.
 pub(super) fn hugepages(root: &Root, directory: &str) -> Result<HugePages, FsError> {
     let names = match root.list(directory) {
         Err(error) if error.is_gone() => Vec::new(),
@@ -68,10 +69,12 @@ pub(super) fn hugepages(root: &Root, directory: &str) -> Result<HugePages, FsErr
     };
     let pool = |name: String| {
         let size = hugepage_size(&name)?;
-        let text = root
-            .read_text(format!("{directory}/{name}/nr_hugepages"))
-            .ok()?;
-        Some((size, number(&text, "a number of pages").ok()?))
+        let count = |file: &str| -> Option<u64> {
+            let text = root.read_text(format!("{directory}/{name}/{file}")).ok()?;
+            number(&text, "a number of pages").ok()
+        };
+        let surplus = count("surplus_hugepages").unwrap_or(0);
+        Some((size, count("nr_hugepages")?.saturating_sub(surplus)))
     };
     Ok(names.into_iter().filter_map(pool).collect())
 }
@@ -170,6 +173,29 @@ mod tests {
         ] {
             base.write("proc/vmstat", text);
             assert_eq!(allocation_stalls(&root), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_that_come_and_go_with_their_users_are_none_of_the_pool() {
+        let base = Scratch::new("hugepages");
+        let root = Root::at(base.directory());
+        let pool = "sys/kernel/mm/hugepages/hugepages-2048kB";
+        root.create_dir_all(format!("/{pool}"))
+            .expect("a directory");
+        for (all, surplus, expected) in [
+            ("4\n", None, 4),
+            ("4\n", Some("0\n"), 4),
+            ("6\n", Some("2\n"), 4),
+            ("1\n", Some("2\n"), 0),
+        ] {
+            base.write(format!("{pool}/nr_hugepages"), all);
+            if let Some(surplus) = surplus {
+                base.write(format!("{pool}/surplus_hugepages"), surplus);
+            }
+            let found = hugepage_pools(&root).expect("a list");
+            let expected = HugePages::from([(Bytes(2 << 20), expected)]);
+            assert_eq!(found, expected, "{all:?} {surplus:?}");
         }
     }
 
