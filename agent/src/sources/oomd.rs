@@ -25,8 +25,10 @@ pub fn has_killed(trees: &Trees, path: &CgroupPath) -> bool {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use std::collections::BTreeSet;
+    use std::io::{self, Write};
 
     use rustix::fs::{XattrFlags, setxattr};
+    use rustix::io::Errno;
 
     use super::*;
     use crate::sys::scratch::Scratch;
@@ -50,13 +52,18 @@ mod tests {
                 value.as_bytes(),
                 XattrFlags::empty(),
             );
+            if set == Err(Errno::NOTSUP) {
+                // As a tmpfs before Linux 6.6.
+                let what = "marks of systemd-oomd: the directory of temporary files takes none";
+                writeln!(io::stdout(), "\n    left out: {what}").unwrap();
+                return;
+            }
+            set.unwrap();
             let trees = Trees {
                 unified: true,
                 trees: vec![Tree::open(BTreeSet::new(), scratch.directory()).unwrap()],
             };
             let path = CgroupPath::new("/pod/c").unwrap();
-            // A tmpfs before Linux 6.6 takes none.
-            let is_known = is_known && set.is_ok();
             assert_eq!(has_killed(&trees, &path), is_known, "{at} {mark} {value}");
         }
     }

@@ -20,7 +20,9 @@ pub(super) struct Ends {
     idle: BTreeSet<CgroupId>,
     /// Of those whose last process has ended.
     last: BTreeMap<CgroupId, CgroupStats>,
-    /// Those of them that were not there at the last walk.
+    /// Those that systemd-oomd has killed, which was told.
+    by_oomd: BTreeSet<CgroupId>,
+    /// Of all these, those that were not there at the last walk.
     gone: BTreeSet<CgroupId>,
 }
 
@@ -48,6 +50,11 @@ impl Ends {
         self.idle.insert(id);
     }
 
+    /// systemd-oomd has killed a container. True: nobody was told yet. Its mark stays when a process comes and ends again.
+    pub(super) fn by_oomd(&mut self, id: CgroupId) -> bool {
+        self.by_oomd.insert(id)
+    }
+
     /// What a container had used then.
     pub(super) fn read(&mut self, id: CgroupId, stats: CgroupStats) {
         self.last.insert(id, stats);
@@ -66,6 +73,7 @@ impl Ends {
     /// A container is gone, which is told once.
     pub(super) fn end(&mut self, id: CgroupId) -> End {
         self.idle.remove(&id);
+        self.by_oomd.remove(&id);
         let had_process = self.entered.remove(&id);
         match self.last.remove(&id) {
             Some(stats) => End::Read(Box::new(stats)),
@@ -162,6 +170,24 @@ mod tests {
             assert!(!ends.is_idle(ID), "{what}");
             assert_eq!(ends.end(ID), End::Unused, "{what}: told once");
         }
+    }
+
+    #[test]
+    fn a_kill_by_systemd_oomd_is_told_once() {
+        let mut ends = Ends::default();
+        for is_first in [true, false] {
+            ends.entered(ID);
+            ends.emptied(ID);
+            assert_eq!(ends.by_oomd(ID), is_first);
+        }
+        ends.end(ID);
+        assert!(ends.by_oomd.is_empty());
+        // It was noted after the end was told.
+        ends.emptied(ID);
+        assert!(ends.by_oomd(ID));
+        ends.forget_gone(&BTreeSet::new());
+        ends.forget_gone(&BTreeSet::new());
+        assert!(ends.by_oomd.is_empty());
     }
 
     #[test]

@@ -389,7 +389,7 @@ impl KubeTree {
         if let Some(stats) = stats {
             self.kernel.kill_counts.count_in(&stats);
             self.told().ends.read(id, stats);
-            if oomd::has_killed(trees, &owner.path) {
+            if oomd::has_killed(trees, &owner.path) && self.told().ends.by_oomd(id) {
                 self.tell_oomd(&owner);
             }
         }
