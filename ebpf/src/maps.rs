@@ -40,9 +40,9 @@ pub(crate) const CGROUP_RING_BYTES: usize = 512 << 10;
 pub(crate) const STALL_RING_BYTES: usize = 128 << 10;
 
 /// Hands a record to the reader without waking it. It looks once a second, and more often while somebody
-/// waits for what it finds. It is woken when a quarter of the ring waits, and at each further one: by more than one
-/// record, since those of many CPUs may pass the mark together, and not by all, since a reader that is late or gone
-/// would cost each of them an interrupt.
+/// waits for what it finds. It is woken when a quarter of the ring waits, and at each further one, by the records within
+/// half a quarter of that mark: by more than one, since those of many CPUs may pass it together and of processes few look
+/// here, and not by all, since a reader that is late or gone would cost each of them an interrupt.
 #[inline(always)]
 pub(crate) fn submit_quietly<T, const BYTES: usize>(
     ring: &'static RingBuf<T, BYTES>,
@@ -52,7 +52,7 @@ pub(crate) fn submit_quietly<T, const BYTES: usize>(
     // SAFETY: the loader puts the map in place of the address of the static.
     let n_waiting = unsafe { bpf_ringbuf_query(map, u64::from(BPF_RB_AVAIL_DATA)) };
     let quarter = BYTES as u64 / 4;
-    let is_at_mark = n_waiting >= quarter && n_waiting % quarter < quarter / 4;
+    let is_at_mark = n_waiting >= quarter && n_waiting % quarter < quarter / 2;
     let flags = match is_at_mark {
         true => BPF_RB_FORCE_WAKEUP,
         false => BPF_RB_NO_WAKEUP,
