@@ -8,6 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::check::{CheckLevel, CheckReport};
+use ballast::model::kernel::KernelVersion;
 use ballast::model::record::OomScope;
 use ballast::model::status::ProgramState;
 use ballast::sources::bpf::{self, LoadOptions, ProgramReport, Stream, Streams};
@@ -18,7 +19,7 @@ use ballast_tests::scrape;
 use ballast_tests::wait::until;
 
 use super::look::{has_ended, oom_detail};
-use super::only_in_a_vm;
+use super::{kernel, only_in_a_vm};
 
 const STATE: &str = "/sys/kernel/security/lockdown";
 
@@ -193,7 +194,7 @@ fn a_kernel_that_is_locked_for_integrity_refuses_nothing() -> Result<()> {
 fn a_kernel_that_is_locked_for_confidentiality_refuses_what_reads_its_memory() -> Result<()> {
     only_in_a_vm()?;
     // Before Linux 6.2 no form of the program about victims does without a helper.
-    let is_old = std::env::var("BALLAST_VM").is_ok_and(|it| ["5.10", "6.1"].contains(&&*it));
+    let is_old = kernel()? < KernelVersion::new(6, 2);
     let before = Tried::now()?;
     lock("confidentiality")?;
     let after = Tried::now()?;

@@ -59,6 +59,7 @@ mod top;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use ballast::model::kernel::KernelVersion;
 
 /// `n`, shrunk on machines that are emulated, and at least `min`.
 fn scaled(n: u32, min: u32) -> Result<u32> {
@@ -92,6 +93,12 @@ fn only_in_a_vm() -> Result<()> {
         "run it in a virtual machine: cargo xtask vm -- NAME"
     );
     Ok(())
+}
+
+/// The version of the kernel that the test runs on.
+fn kernel() -> Result<KernelVersion> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(release.parse()?)
 }
 
 /// Says what a test that passed has shown here. Unlike what is printed by the macros it is not kept back.

@@ -111,13 +111,4 @@ mod tests {
         health.pass_done();
         assert!(health.lock().last_pass > begun);
     }
-
-    #[test]
-    fn time_in_which_the_node_is_suspended_is_no_time_without_a_pass() {
-        // Boottime is ahead of this clock by all of that time.
-        let health = Health::new(Duration::ZERO, []);
-        assert!(health.lock().last_pass <= clock::monotonic());
-        health.pass_done();
-        assert!(health.lock().last_pass <= clock::monotonic());
-    }
 }
