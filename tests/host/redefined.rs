@@ -271,7 +271,7 @@ fn a_definition_without_room_waits_while_the_pod_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// A limit below what is in use waits on cgroup v1; on v2 it is lowered as far as that.
+/// A limit below what is in use is lowered as far as that.
 #[cfg_attr(feature = "privileged", test)]
 fn a_limit_that_is_refused_keeps_no_neighbour_from_starting() -> Result<()> {
     let mut agent = Agent::new("refused-limit")?.with_quick_passes();

@@ -136,6 +136,15 @@ impl ApplyError {
         }
     }
 
+    /// v1: a memory limit that was to be what is in use, of which there is more by now.
+    pub fn is_below_use(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { file, source, .. }
+                if file == "memory.limit_in_bytes" && source.errno() == Some(EBUSY)
+        )
+    }
+
     /// The interface file, where it is about one.
     pub fn file(&self) -> Option<&str> {
         match self {

@@ -12,8 +12,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::cgroup::{
-    CgroupStep, Controller, DesiredCgroup, Existence, FileKind, FileValue, InterfaceFile,
-    ObservedCgroup,
+    CgroupStep, Controller, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
 };
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
@@ -50,12 +49,12 @@ pub struct CgroupPlan {
 /// Plans the difference. A cgroup without an observation counts as absent; a file that could not
 /// be read in a cgroup that exists is written.
 ///
-/// A v2 `memory.max` below the present usage makes the kernel kill inside the cgroup at once
-/// (issue 141609 of Kubernetes). It follows the usage down instead, one pass at a time, and shows
-/// in `deferred` until it is there. A limit of v1 stays as it is until then: the kernel would drop all
-/// cache, and swap out what it can, before it refuses. An unknown usage defers the whole change. So much
-/// as a limit stays above what is wanted, so much does that of the cgroup right above it: who keeps to
-/// its own limit has room beside one that does not yet. One that is the sum of those below rises as much for it.
+/// A memory limit below the present usage makes the kernel of v2 kill inside the cgroup at once
+/// (issue 141609 of Kubernetes); that of v1 drops all cache, and swaps out what it can, before it refuses.
+/// It follows the usage down instead, one pass at a time, and shows in `deferred` until it is there. An
+/// unknown usage defers the whole change. So much as a limit stays above what is wanted, so much does that
+/// of the cgroup right above it: who keeps to its own limit has room beside one that does not yet. One that
+/// is the sum of those below rises as much for it.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -220,10 +219,6 @@ fn soften(
         true => Limit::At(room),
         false => Limit::At(room).min(most),
     };
-    // To try it would take all cache first.
-    if file.kind == FileKind::PageLimitV1 && Limit::At(in_use) > room {
-        return None;
-    }
     // Usage above the current limit is a reading in the past.
     Some(FileValue::Limit(Limit::At(in_use).min(most).max(room)))
 }

@@ -221,9 +221,9 @@ fn throttling_begins_no_lower_before_the_limit_is_there() {
     );
 }
 
-/// To try it costs all of its cache, with each pass.
+/// The limit of memory and swap together is never below it.
 #[test]
-fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
+fn on_v1_a_memory_limit_follows_the_usage_down_and_that_with_swap_comes_after_it() {
     let wanted = |memory| {
         let resources = CgroupResources {
             memory_and_swap_max: Some(Limit::At(memory)),
@@ -246,12 +246,15 @@ fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
         "kubepods memory.limit_in_bytes=10485760",
         "kubepods memory.memsw.limit_in_bytes=10485760",
     ];
-    for (usage, clean, expected) in [
-        (None, 0_u64, &[][..]),
-        (Some(60), 0, &[]),
-        (Some(60), 49, &[]),
-        (Some(60), 50, &both),
-        (Some(10), 0, &both),
+    let usage_of = ["kubepods memory.limit_in_bytes=62914560"];
+    for (usage, clean, expected, n_deferred) in [
+        (None, 0_u64, &[][..], 1),
+        (Some(60), 0, &usage_of, 1),
+        (Some(60), 49, &usage_of, 1),
+        (Some(60), 50, &both, 0),
+        (Some(10), 0, &both, 0),
+        // A reading in the past.
+        (Some(120), 0, &[], 1),
     ] {
         let mut node = before.clone();
         let seen = node.cgroups.get_mut(&at("kubepods")).unwrap();
@@ -259,8 +262,9 @@ fn on_v1_a_memory_limit_stays_until_what_is_in_use_fits() {
         seen.memory_clean = clean << 20;
         assert_eq!(node.writes(&after), expected, "{usage:?} {clean}");
         let plan = plan_cgroups(&after, &node.cgroups);
-        let n_deferred = usize::from(expected.is_empty());
         assert_eq!(plan.deferred.len(), n_deferred, "{usage:?} {clean}");
+        node.apply(&plan.steps);
+        assert_eq!(node.writes(&after), [""; 0], "it stays there");
     }
 }
 
@@ -382,7 +386,10 @@ fn a_container_that_gets_more_has_it_before_its_neighbour_has_given_it_up() {
 #[test]
 fn a_limit_that_a_pod_has_of_its_own_never_rises_for_its_containers() {
     const MIB: u64 = 1 << 20;
-    for (unified, lowered) in [(true, &["pod memory.max=94371840"][..]), (false, &[])] {
+    for (unified, lowered) in [
+        (true, "pod memory.max=94371840"),
+        (false, "pod memory.limit_in_bytes=94371840"),
+    ] {
         let wanted = |pod: u64, first, second| {
             [
                 ("kubepods", 1024),
@@ -399,7 +406,7 @@ fn a_limit_that_a_pod_has_of_its_own_never_rises_for_its_containers() {
         }
         for (after, expected) in [
             (wanted(100, 20, 100), &[][..]),
-            (wanted(40, 40, 40), lowered),
+            (wanted(40, 40, 40), &[lowered]),
         ] {
             let mut of_pod = node.writes(&after);
             of_pod.retain(|it| it.starts_with("pod "));

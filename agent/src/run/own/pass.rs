@@ -17,7 +17,7 @@ use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
 use crate::apply::{checkpoint, host_path};
 use crate::decide::cgroup_files::{WeightMap, files_for};
-use crate::decide::cgroup_plan::plan_cgroups;
+use crate::decide::cgroup_plan::{Deferred, plan_cgroups};
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod, spec_hash};
 use crate::decide::pod_resources::reduced_cpu;
@@ -81,6 +81,11 @@ fn is_below_usage(wanted: &DesiredCgroup, seen: &ObservedCgroup) -> bool {
         (Some((_, FileValue::Limit(Limit::At(limit)))), Some(usage)) => *limit < usage,
         _ => false,
     }
+}
+
+/// Whether it only came too late for what is in use: the limit is shown as waiting anyway.
+fn only_waits(error: &ApplyError, deferred: &[Deferred]) -> bool {
+    error.is_below_use() && deferred.iter().any(|it| it.path == *error.cgroup())
 }
 
 /// Why a start waits for what the agent lacks.
@@ -280,7 +285,8 @@ impl Loop {
         self.count_plan(&plan, &wanted, &observed);
         self.give_way(&mut plan.steps, &wanted, scope);
         phases.end(Phase::Decide);
-        let (n_done, errors) = self.apply_counted(&plan.steps);
+        let (n_done, mut errors) = self.apply_counted(&plan.steps);
+        errors.retain(|it| !only_waits(it, &plan.deferred));
         self.counters.writes += n_done as u64;
         self.counters.failed_writes += errors.len() as u64;
         if scope == Scope::All {
@@ -939,7 +945,44 @@ fn reading_fault(error: &ReadError) -> SourceFault {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::path::Path;
+
     use super::*;
+    use crate::model::cgroup::{Controller, FileKind, InterfaceFile};
+    use crate::sys::{FsError, Operation};
+
+    #[test]
+    fn a_limit_that_came_too_late_for_what_is_in_use_only_waits() {
+        const BUSY: i32 = 16;
+        const INVALID: i32 = 22;
+        let path = |name| CgroupPath::root().join(name).expect("a name");
+        let deferred = [Deferred {
+            path: path("waits"),
+            file: InterfaceFile {
+                controller: Controller::Memory,
+                name: "memory.limit_in_bytes".to_owned(),
+                kind: FileKind::PageLimitV1,
+            },
+            to: FileValue::Limit(Limit::At(4096)),
+            meanwhile: None,
+        }];
+        for (name, file, errno, expected) in [
+            ("waits", "memory.limit_in_bytes", BUSY, true),
+            ("waits", "memory.limit_in_bytes", INVALID, false),
+            ("waits", "cpuset.cpus", BUSY, false),
+            ("other", "memory.limit_in_bytes", BUSY, false),
+        ] {
+            let source = io::Error::from_raw_os_error(errno);
+            let error = ApplyError::Write {
+                path: path(name),
+                file: file.to_owned(),
+                value: String::new(),
+                source: FsError::new(Operation::Write, Path::new("/"), source),
+            };
+            assert_eq!(only_waits(&error, &deferred), expected, "{error}");
+        }
+    }
 
     #[test]
     fn what_hangs_is_tried_ever_more_seldom() {
