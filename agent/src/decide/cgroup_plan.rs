@@ -18,6 +18,13 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::units::Limit;
 
+/// The kernel drops no more cache for one write of a limit, which takes some tenths of a second of the pass.
+const MOST_DROPPED: u64 = 512 << 20;
+
+/// By less than this a limit does not go below the usage, unless it is there then: what is known of the cache lags behind
+/// by up to 64 pages for each CPU (`memcg_vmstats_needs_flush`, mm/memcontrol.c, Linux 6.12), 16 MiB with 64 CPUs.
+const LEAST_DROPPED: u64 = 16 << 20;
+
 /// A change that is wanted but not taken at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deferred {
@@ -51,10 +58,10 @@ pub struct CgroupPlan {
 ///
 /// A memory limit below the present usage makes the kernel of v2 kill inside the cgroup at once
 /// (issue 141609 of Kubernetes); that of v1 drops all cache, and swaps out what it can, before it refuses.
-/// It follows the usage down instead, one pass at a time, and shows in `deferred` until it is there. An
-/// unknown usage defers the whole change. So much as a limit stays above what is wanted, so much does that
-/// of the cgroup right above it: who keeps to its own limit has room beside one that does not yet. One that
-/// is the sum of those below rises as much for it.
+/// It follows what is in use and cannot be dropped down instead, one pass at a time, and shows in `deferred`
+/// until it is there. An unknown usage defers the whole change. So much as a limit stays above what is wanted,
+/// so much does that of the cgroup right above it: who keeps to its own limit has room beside one that does
+/// not yet. One that is the sum of those below rises as much for it.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
     observed: &BTreeMap<CgroupPath, ObservedCgroup>,
@@ -207,8 +214,7 @@ fn soften(
     let is_lowered = current > Limit::At(*wanted);
     let in_use = match seen.memory_usage {
         _ if !is_lowered => *wanted,
-        Some(usage) if usage.saturating_sub(seen.memory_clean) <= *wanted => *wanted,
-        usage => usage?,
+        usage => lowest(usage?, seen.memory_clean, *wanted),
     };
     let Some(room) = wanted.checked_add(held) else {
         return (!is_lowered).then(|| to.clone());
@@ -221,6 +227,16 @@ fn soften(
     };
     // Usage above the current limit is a reading in the past.
     Some(FileValue::Limit(Limit::At(in_use).min(most).max(room)))
+}
+
+/// How far down a limit may go at once: `wanted` at least.
+fn lowest(usage: u64, clean: u64, wanted: u64) -> u64 {
+    let dropped = clean.min(MOST_DROPPED);
+    match usage.saturating_sub(dropped) {
+        rest if rest <= wanted => wanted,
+        // Whole pages still.
+        _ => usage.saturating_sub(dropped / LEAST_DROPPED * LEAST_DROPPED),
+    }
 }
 
 /// It goes no lower before the limit of memory is there: below what is in use all would be throttled until then, and v1

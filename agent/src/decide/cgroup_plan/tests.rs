@@ -177,7 +177,8 @@ fn a_memory_limit_follows_the_usage_down() {
         .get_mut(&at("kubepods"))
         .unwrap()
         .memory_clean = clean - (2 << 20);
-    assert_eq!(cached.writes(&wanted(10 << 20)), [""; 0]);
+    let most = ["kubepods memory.max=12582912"];
+    assert_eq!(cached.writes(&wanted(10 << 20)), most);
 
     node.use_memory("kubepods", 5 << 20);
     let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
@@ -188,6 +189,42 @@ fn a_memory_limit_follows_the_usage_down() {
         plan_cgroups(&wanted(10 << 20), &node.cgroups),
         CgroupPlan::default()
     );
+}
+
+/// Seven eighths of it count as clean with each pass.
+#[test]
+fn a_cgroup_full_of_cache_gets_a_much_lower_limit_in_a_few_passes() {
+    const MIB: u64 = 1 << 20;
+    let passes = |unified, before: u64, in_use: u64, after: u64| {
+        let wanted = |mib: u64| [desired("kubepods", &limits(mib * MIB, 100_000), unified)];
+        let mut node = Node::default();
+        node.apply(&plan_cgroups(&wanted(before), &node.cgroups).steps);
+        let mut usage = before * MIB;
+        let mut found = Vec::new();
+        loop {
+            let seen = node.cgroups.get_mut(&at("kubepods")).unwrap();
+            seen.memory_usage = Some(usage);
+            seen.memory_clean = usage.saturating_sub(in_use * MIB) / 8 * 7;
+            let plan = plan_cgroups(&wanted(after), &node.cgroups);
+            let Some(CgroupStep::Write {
+                to: FileValue::Limit(Limit::At(bytes)),
+                ..
+            }) = plan.steps.first()
+            else {
+                return found;
+            };
+            usage = usage.min(*bytes);
+            found.push(bytes / MIB);
+            node.apply(&plan.steps);
+        }
+    };
+    for unified in [true, false] {
+        assert_eq!(passes(unified, 100, 5, 10), [20, 10]);
+        assert_eq!(passes(unified, 100, 60, 10), [68], "more is in use");
+        let slowly = [1536, 1024, 512, 80, 16, 10];
+        assert_eq!(passes(unified, 2048, 5, 10), slowly, "512 MiB at once");
+        assert_eq!(passes(unified, 2048, 5, 1800), [1800]);
+    }
 }
 
 /// Who is over it is throttled as long as that is so.
@@ -247,10 +284,11 @@ fn on_v1_a_memory_limit_follows_the_usage_down_and_that_with_swap_comes_after_it
         "kubepods memory.memsw.limit_in_bytes=10485760",
     ];
     let usage_of = ["kubepods memory.limit_in_bytes=62914560"];
+    let less = ["kubepods memory.limit_in_bytes=12582912"];
     for (usage, clean, expected, n_deferred) in [
         (None, 0_u64, &[][..], 1),
         (Some(60), 0, &usage_of, 1),
-        (Some(60), 49, &usage_of, 1),
+        (Some(60), 49, &less, 1),
         (Some(60), 50, &both, 0),
         (Some(10), 0, &both, 0),
         // A reading in the past.
