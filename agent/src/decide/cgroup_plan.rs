@@ -251,8 +251,8 @@ fn has_cgroup_below(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
         .any(|it| it.path.below(path).is_some_and(|below| !below.is_empty()))
 }
 
-/// Whether a write takes away from what the cgroup may use. An unknown old value counts as none at
-/// all: the write is done on the way down.
+/// Whether a write takes away from what the cgroup may use. Where no old value is known it does not: a new cgroup has its
+/// values before there is one below it.
 pub(super) fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
     let ordering = match (from, to) {
         (Some(FileValue::Number(from)), FileValue::Number(to)) => to.cmp(from),

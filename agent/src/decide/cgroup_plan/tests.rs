@@ -105,6 +105,19 @@ fn a_second_plan_is_empty() {
 }
 
 #[test]
+fn a_new_cgroup_has_its_values_before_there_is_one_below_it() {
+    for unified in [true, false] {
+        let wanted = ["kubepods", "kubepods/poda"]
+            .map(|path| desired(path, &limits(1 << 30, 100_000), unified));
+        let writes = Node::default().writes(&wanted);
+        let below = writes.iter().skip_while(|it| *it != "create poda");
+        let n_below = writes.len() / 2;
+        assert_eq!(below.count(), n_below, "{writes:?}");
+        assert!(!is_tighter(None, &FileValue::Number(0)));
+    }
+}
+
+#[test]
 fn growth_goes_down_and_shrinking_goes_up() {
     let tree = |quota| {
         [
