@@ -100,7 +100,12 @@ pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool
         parts.any(|it| root.has_name(directory.join(it)).unwrap_or(false))
     };
     let prefix = format!("{PREFIX}{uid}-");
-    let is_leaving = |name: &String| name.starts_with(&prefix) && is_in(&above.join(name));
+    // Another pod may have a UID that begins like this one.
+    let is_of_pod = |name: &String| {
+        let time = name.strip_prefix(&prefix);
+        time.is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()))
+    };
+    let is_leaving = |name: &String| is_of_pod(name) && is_in(&above.join(name));
     // In this order: it gets the other name in between.
     is_in(directory) || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
 }
@@ -187,6 +192,8 @@ mod tests {
         assert_eq!(left(), [true, true]);
         root.remove_dir_all(leaving.join("volumes/cache")).unwrap();
         assert_eq!(left(), [true, false]);
+        root.remove_dir_all(leaving).unwrap();
+        assert_eq!(left(), [false, false]);
         assert!(!is_left(&pod, &uid, &[]));
     }
 }
