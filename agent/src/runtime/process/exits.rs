@@ -161,10 +161,14 @@ impl Exits {
     /// Tries again; those that epoll still does not take are asked whether they have ended.
     fn look_at_unarmed(&self) {
         let unarmed: Vec<_> = {
-            let state = lock(&self.state);
-            let watched = |token: &Token| state.watched.get(token).cloned();
-            let with_watched = |token: &Token| Some((*token, watched(token)?));
-            state.unarmed.iter().filter_map(with_watched).collect()
+            let mut state = lock(&self.state);
+            let State {
+                watched, unarmed, ..
+            } = &mut *state;
+            // It may have ended before it got here.
+            unarmed.retain(|it| watched.contains_key(it));
+            let with_watched = |token: &Token| Some((*token, watched.get(token)?.clone()));
+            unarmed.iter().filter_map(with_watched).collect()
         };
         for (token, watched) in unarmed {
             if self.add(token).is_ok() {
@@ -288,5 +292,9 @@ mod tests {
         exits.look_at_unarmed();
         assert!(lock(&state).watched.is_empty());
         assert!(child.wait().is_err(), "it was reaped");
+        // It ended before that was noted.
+        lock(&state).unarmed.insert(Token(1));
+        exits.look_at_unarmed();
+        assert!(lock(&state).unarmed.is_empty());
     }
 }
