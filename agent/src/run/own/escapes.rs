@@ -3,13 +3,14 @@
 //!
 //! A process that root owns can do so on a node whose containers have no namespaces, and logind moves the sessions that
 //! are opened in one. It is reported, not undone: who moves once moves again. Only whom the kernel of v1 has put into the
-//! cpuset of the pod is brought back. Who has moved still ends with its container, as with the PID namespace of one.
-//! Descent tells whose a process is: the first process of a container adopts what the others leave behind.
+//! cpuset of the pod is brought back, and nothing is said of it. Who has moved still ends with its container, as with the
+//! PID namespace of one. Descent tells whose a process is: the first process of a container adopts what the others leave
+//! behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::{fmt, iter, thread};
+use std::{fmt, thread};
 
 use super::Loop;
 use super::event::Event;
@@ -32,7 +33,7 @@ pub(super) struct Escape {
     /// The container's first process is among them.
     is_first: bool,
     /// Hierarchy and path, of those that the first of them has left.
-    left: Vec<(String, String)>,
+    left: Left,
     /// The pod has `hostPID`: there is no PID namespace that would end them.
     outlives: bool,
 }
@@ -71,17 +72,6 @@ impl Escape {
         (self.is_first, &self.left) == (before.is_first, &before.left)
     }
 
-    /// v1: the first of them is in the cpuset of its pod, where the kernel puts the processes of a container whose cpuset
-    /// has lost its last CPU.
-    fn is_in_cpuset_of(&self, pod: &CgroupPath) -> bool {
-        let is_cpuset = |hierarchy: &str| {
-            let mut controllers = hierarchy.split(',');
-            controllers.any(|it| it == Controller::Cpuset.name())
-        };
-        let mut left = self.left.iter();
-        left.any(|(hierarchy, path)| path == pod.as_str() && is_cpuset(hierarchy))
-    }
-
     /// SIGKILL, to none that only has the pid of one of them.
     pub(super) fn end(&self) {
         if self.outlives {
@@ -107,11 +97,67 @@ struct Looked {
     /// yet, descent does not tell whose they are.
     known: Vec<HostProcess>,
     cgroup: CgroupPath,
+    /// v1: that of its pod, into whose cpuset the kernel moves processes of it.
+    pod: Option<CgroupPath>,
     outlives: bool,
 }
 
+/// What a look at a container came to.
+#[derive(Debug)]
+pub(super) struct Found {
+    escape: Option<Escape>,
+    /// See [`ObservedCgroup::has_lost_processes`](crate::model::cgroup::ObservedCgroup).
+    has_lost_processes: bool,
+}
+
+/// Hierarchy and path.
+type Left = Vec<(String, String)>;
+
+impl Found {
+    /// `outside`: processes of the container that are not in its cgroup everywhere, the elder generation first.
+    fn of(looked: &Looked, outside: impl Iterator<Item = (HostProcess, Left)>) -> Self {
+        let mut found = Self {
+            escape: None,
+            has_lost_processes: false,
+        };
+        for (process, mut left) in outside {
+            if let Some(pod) = &looked.pod {
+                found.has_lost_processes |= take_cpuset_of(pod, &mut left);
+            }
+            if left.is_empty() {
+                continue;
+            }
+            match &mut found.escape {
+                Some(escape) if escape.processes.len() >= MOST => {}
+                Some(escape) => escape.processes.push(process),
+                none => {
+                    *none = Some(Escape {
+                        processes: vec![process],
+                        is_first: process == looked.first,
+                        left,
+                        outlives: looked.outlives,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Takes the cpuset of a pod out of where a process is, which was there: the kernel puts the processes of a container into
+/// it whose cpuset has lost its last CPU.
+fn take_cpuset_of(pod: &CgroupPath, left: &mut Left) -> bool {
+    let is_cpuset = |hierarchy: &str| {
+        let mut controllers = hierarchy.split(',');
+        controllers.any(|it| it == Controller::Cpuset.name())
+    };
+    let n_before = left.len();
+    left.retain(|(hierarchy, path)| path != pod.as_str() || !is_cpuset(hierarchy));
+    left.len() < n_before
+}
+
 /// Of each container that was looked at.
-pub(super) type Escapes = BTreeMap<ContainerId, Option<Escape>>;
+pub(super) type Escapes = BTreeMap<ContainerId, Found>;
 
 impl Loop {
     /// One look at a time, on a thread of its own: it reads a file of `/proc` for each process of the node, and another
@@ -125,6 +171,7 @@ impl Loop {
         let Some(to_loop) = self.to_loop.clone().filter(|_| !self.looks_for_escapes) else {
             return;
         };
+        let is_legacy = !self.node.is_unified();
         let mut looked = Vec::new();
         for entry in self.pods.values() {
             let running = entry.instances.values().filter(|it| it.ended.is_none());
@@ -138,6 +185,7 @@ impl Loop {
                         .flat_map(|it| it.processes.clone())
                         .collect(),
                     cgroup: it.cgroup.clone(),
+                    pod: is_legacy.then(|| entry.cgroup.clone()),
                     outlives: entry.state.pod.is_on_host_pid,
                 })
             }));
@@ -158,13 +206,16 @@ impl Loop {
 
     pub(super) fn take_escapes(&mut self, mut found: Escapes) {
         self.looks_for_escapes = false;
-        let is_legacy = !self.node.is_unified();
         for entry in self.pods.values_mut() {
             for (container, instance) in &mut entry.instances {
                 if instance.ended.is_some() {
                     continue;
                 }
-                let Some(escape) = found.remove(&instance.id) else {
+                let Some(Found {
+                    escape,
+                    has_lost_processes,
+                }) = found.remove(&instance.id)
+                else {
                     continue;
                 };
                 let before = instance.escape.as_ref();
@@ -173,15 +224,14 @@ impl Loop {
                 {
                     self.told.container_left(&entry.pod_ref, container, escape);
                 }
-                let of_pod = escape.as_ref().filter(|_| is_legacy);
-                instance.has_lost_processes =
-                    of_pod.is_some_and(|it| it.is_in_cpuset_of(&entry.cgroup));
-                entry.is_dirty |= instance.has_lost_processes || escape != instance.escape;
+                instance.has_lost_processes = has_lost_processes;
+                entry.is_dirty |= has_lost_processes || escape != instance.escape;
                 instance.escape = escape;
             }
         }
         // Of containers that are over since the look began.
-        found.values().flatten().for_each(Escape::end);
+        let over = found.values().filter_map(|it| it.escape.as_ref());
+        over.for_each(Escape::end);
         let instances = self.pods.values().flat_map(|it| it.instances.values());
         let n_escaped = instances.filter(|it| it.escape.is_some()).count();
         self.metrics.set_escaped_containers(n_escaped);
@@ -220,14 +270,14 @@ fn find_escapes(trees: &[Tree], looked: Vec<Looked>) -> Escapes {
     });
     let families = Families::new(&descents, std::process::id());
     let found = looked.into_iter().map(|it| {
-        let escape = escape_of(trees, &it, &families);
-        (it.id, escape)
+        let found = look_at(trees, &it, &families);
+        (it.id, found)
     });
     found.collect()
 }
 
 /// What cannot be read has ended, or nothing is known of it.
-fn escape_of(trees: &[Tree], looked: &Looked, families: &Families<'_>) -> Option<Escape> {
+fn look_at(trees: &[Tree], looked: &Looked, families: &Families<'_>) -> Found {
     let path = looked.cgroup.as_str();
     let mut all: Vec<HostProcess> = families.of(looked.first).collect();
     let family: BTreeSet<HostProcess> = all.iter().copied().collect();
@@ -237,16 +287,7 @@ fn escape_of(trees: &[Tree], looked: &Looked, families: &Families<'_>) -> Option
         let places = places(trees, &process.pid.to_string(), path).ok()?;
         (!places.outside.is_empty() && process.is_there()).then_some((process, places.outside))
     });
-    let mut outside = outside.take(MOST);
-    let (process, left) = outside.next()?;
-    Some(Escape {
-        is_first: process == looked.first,
-        processes: iter::once(process)
-            .chain(outside.map(|(it, _)| it))
-            .collect(),
-        left,
-        outlives: looked.outlives,
-    })
+    Found::of(looked, outside)
 }
 
 fn process(it: &Descent) -> HostProcess {
@@ -317,7 +358,7 @@ struct Places {
     /// In so many hierarchies it is in the cgroup or below it.
     inside: usize,
     /// The others, and where it is there.
-    outside: Vec<(String, String)>,
+    outside: Left,
 }
 
 /// `pid`: a number, or `self`. `path` counts from the mounts.
@@ -384,6 +425,13 @@ mod tests {
         assert_eq!(outside("9:memory:/kubepods/pod1/c\n"), (1, vec![]));
     }
 
+    fn left(places: &[(&str, &str)]) -> Left {
+        let places = places.iter();
+        places
+            .map(|(hierarchy, path)| ((*hierarchy).to_owned(), (*path).to_owned()))
+            .collect()
+    }
+
     #[test]
     fn the_kernel_has_put_into_the_cpuset_of_the_pod_who_has_lost_his_cpus() {
         let pod = CgroupPath::new("/kubepods/pod1").expect("a path");
@@ -394,14 +442,59 @@ mod tests {
             ("cpuset", "/", false),
             ("memory", "/kubepods/pod1", false),
         ] {
-            let escape = Escape {
-                processes: Vec::new(),
-                is_first: true,
-                left: vec![(hierarchy.to_owned(), path.to_owned())],
+            let mut places = left(&[("memory", "/"), (hierarchy, path)]);
+            let is_taken = take_cpuset_of(&pod, &mut places);
+            assert_eq!(is_taken, is_there, "{hierarchy} {path}");
+            let n_left = 2 - usize::from(is_there);
+            assert_eq!(places.len(), n_left, "{hierarchy} {path}");
+        }
+    }
+
+    /// Whoever else has left, and why.
+    #[test]
+    fn who_is_in_the_cpuset_of_the_pod_is_brought_back_and_not_told() {
+        let pod = || CgroupPath::new("/kubepods/pod1").expect("a path");
+        let process = |pid| HostProcess {
+            pid,
+            start_ticks: 10,
+        };
+        let look = |pod, outside: &[(u32, &[(&str, &str)])]| {
+            let looked = Looked {
+                id: ContainerId::new("c").expect("an id"),
+                first: process(1),
+                known: Vec::new(),
+                cgroup: CgroupPath::new("/kubepods/pod1/c").expect("a path"),
+                pod,
                 outlives: false,
             };
-            assert_eq!(escape.is_in_cpuset_of(&pod), is_there, "{hierarchy} {path}");
+            let outside = outside.iter().map(|(pid, at)| (process(*pid), left(at)));
+            let found = Found::of(&looked, outside);
+            let told = found.escape.map(|it| {
+                let pids: Vec<u32> = it.processes.iter().map(|it| it.pid).collect();
+                (pids, it.is_first, it.left)
+            });
+            (told, found.has_lost_processes)
+        };
+        let moved = &[("cpuset", "/kubepods/pod1")][..];
+        let session = &[("name=systemd", "/user.slice")][..];
+        let both = &[
+            ("cpuset", "/kubepods/pod1"),
+            ("name=systemd", "/user.slice"),
+        ][..];
+        let told = |pids: &[u32], is_first| Some((pids.to_vec(), is_first, left(session)));
+        for (outside, expected) in [
+            (&[][..], (None, false)),
+            (&[(1, moved), (2, moved)], (None, true)),
+            (&[(1, session), (2, moved)], (told(&[1], true), true)),
+            (&[(1, both), (2, session)], (told(&[1, 2], true), true)),
+            (&[(1, moved), (2, session)], (told(&[2], false), true)),
+            (&[(1, session)], (told(&[1], true), false)),
+        ] {
+            assert_eq!(look(Some(pod()), outside), expected, "{outside:?}");
         }
+        // On v2 the kernel moves nobody.
+        let expected = (Some((vec![1], true, left(moved))), false);
+        assert_eq!(look(None, &[(1, moved)]), expected);
     }
 
     #[test]
