@@ -357,22 +357,25 @@ pub enum RuntimeEvent {
     Exited {
         id: ContainerId,
         exit: ContainerExit,
-        /// `CLOCK_BOOTTIME`.
+        /// `CLOCK_BOOTTIME`, when it was seen to have ended.
         finished_at: Duration,
     },
 }
 
 impl RuntimeEvent {
-    /// A first process was killed, by whomever.
-    pub fn is_kill(&self) -> bool {
+    /// A first process was killed, by whomever: when that was seen.
+    pub fn killed_at(&self) -> Option<Duration> {
         let Self::Exited {
             exit: ContainerExit::Known(status),
+            finished_at,
             ..
         } = self
         else {
-            return false;
+            return None;
         };
-        matches!(status, ExitStatus::Signal { signal, .. } if *signal == Signal::KILL.0)
+        let is_kill =
+            matches!(status, ExitStatus::Signal { signal, .. } if *signal == Signal::KILL.0);
+        is_kill.then_some(*finished_at)
     }
 }
 

@@ -248,14 +248,15 @@ impl Shared {
         self.heard.subscribe()
     }
 
-    /// Waits until the kills of before now are told, where somebody listens, and not for ever. Not to be called by who
+    /// Waits until the kills of before a time are told, where somebody listens, and not for ever. Not to be called by who
     /// is told.
-    pub(super) fn wait_for_kills(&self) {
-        let now = clock::boottime();
-        self.listen_now();
+    pub(super) fn wait_for_kills(&self, until: Duration) {
         let told = self.kills_told.lock();
-        let told = told.unwrap_or_else(PoisonError::into_inner);
-        let is_late = |it: &mut Option<Duration>| it.is_some_and(|it| it < now);
+        let mut told = told.unwrap_or_else(PoisonError::into_inner);
+        let is_late = |it: &mut Option<Duration>| it.is_some_and(|it| it < until);
+        if is_late(&mut told) {
+            self.listen_now();
+        }
         let waited = self
             .told_kills
             .wait_timeout_while(told, KILLS_PATIENCE, is_late);
@@ -959,17 +960,23 @@ mod tests {
     #[test]
     fn kills_are_waited_for_where_somebody_listens() {
         let shared = Shared::default();
-        shared.wait_for_kills();
-        // What was told before is of no use to who asks now.
+        let ended = Duration::from_secs(5);
+        // Whether it is waited for at all.
+        let waits = || {
+            let asked = clock::boottime();
+            shared.wait_for_kills(ended);
+            clock::boottime() >= asked + KILLS_PATIENCE
+        };
+        assert!(!waits(), "nobody listens");
+        // What was told before is of no use.
         shared.set_kills_told(Some(Duration::ZERO));
-        let asked = clock::boottime();
-        shared.wait_for_kills();
-        assert!(clock::boottime() >= asked + KILLS_PATIENCE);
+        assert!(waits());
         thread::scope(|scope| {
-            let waits = scope.spawn(|| shared.wait_for_kills());
+            let waits = scope.spawn(|| shared.wait_for_kills(ended));
             while !waits.is_finished() {
-                shared.set_kills_told(Some(clock::boottime()));
+                shared.set_kills_told(Some(ended));
             }
         });
+        assert!(!waits(), "another one that ended by then");
     }
 }

@@ -429,8 +429,8 @@ fn process_runtime(
     // The loop outlives the runtime; at the end nobody is left to be told.
     let sink = move |event: RuntimeEvent| {
         // The kernel kills for memory in this way, and told of it before: the loop hears it first.
-        if event.is_kill() {
-            listener.wait_for_kills();
+        if let Some(ended) = event.killed_at() {
+            listener.wait_for_kills(ended);
         }
         to_loop.send(Event::Runtime(event)).ok();
     };

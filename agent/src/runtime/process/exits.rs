@@ -139,6 +139,8 @@ impl Exits {
                     return;
                 }
             };
+            // All of them have ended by now: who was killed waits once for what the kernel tells of that.
+            let at = clock::boottime();
             let mut are_all_early = n > 0;
             for event in events.iter().take(n) {
                 match event.data() {
@@ -147,7 +149,7 @@ impl Exits {
                         let _ = self.wake.read();
                         are_all_early = false;
                     }
-                    token => are_all_early &= self.ended(Token(token)) == Told::TooEarly,
+                    token => are_all_early &= self.ended(Token(token), at) == Told::TooEarly,
                 }
             }
             if are_all_early {
@@ -174,18 +176,20 @@ impl Exits {
             if self.add(token).is_ok() {
                 lock(&self.state).unarmed.remove(&token);
             } else if is_readable_within(watched.pidfd.as_fd(), Duration::ZERO).unwrap_or(false) {
-                self.ended(token);
+                self.ended(token, clock::boottime());
             }
         }
     }
 
-    /// A process has ended.
-    fn ended(&self, token: Token) -> Told {
+    /// A process has ended, by `at`.
+    fn ended(&self, token: Token, at: Duration) -> Told {
         let Some(watched) = lock(&self.state).watched.get(&token).cloned() else {
             return Told::InTime;
         };
         match wait_child(watched.pidfd.as_fd(), Reap::Later) {
-            Ok(Some(exit)) => self.settle(token, &watched, ContainerExit::Known(exit.into())),
+            Ok(Some(exit)) => {
+                self.settle(token, &watched, ContainerExit::Known(exit.into()), at);
+            }
             // Readable, and not to be waited for yet: epoll tells it again.
             Ok(None) => return Told::TooEarly,
             // ECHILD: not a child of ours.
@@ -204,6 +208,7 @@ impl Exits {
     }
 
     fn look_at_lingering(&self) {
+        let at = clock::boottime();
         let lingering: Vec<_> = {
             let state = lock(&self.state);
             let watched = |token: &Token| state.watched.get(token).cloned();
@@ -220,17 +225,16 @@ impl Exits {
                 .and_then(|it| lock(&self.state).reports.get(it.process));
             let told = || pidfd_exit(watched.pidfd.as_fd()).map(ExitStatus::from);
             if let Some(status) = reported.or_else(told) {
-                self.settle(token, &watched, ContainerExit::Known(status));
-            } else if clock::boottime() >= until {
+                self.settle(token, &watched, ContainerExit::Known(status), at);
+            } else if at >= until {
                 let exit = ContainerExit::Unknown(UnknownExit::Unobserved);
-                self.settle(token, &watched, exit);
+                self.settle(token, &watched, exit, at);
             }
         }
     }
 
     /// Records, reaps and tells the end, in this order.
-    fn settle(&self, token: Token, watched: &Watched, exit: ContainerExit) {
-        let finished_at = clock::boottime();
+    fn settle(&self, token: Token, watched: &Watched, exit: ContainerExit, finished_at: Duration) {
         if let Some(record) = &watched.record {
             let end = ContainerEnd {
                 exit,
@@ -267,10 +271,70 @@ impl Exits {
 mod tests {
     use std::os::fd::OwnedFd;
     use std::process::Command;
+    use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::model::pod::PodUid;
+    use crate::runtime::{ContainerId, ContainerOwner, HostProcess};
     use crate::sys::scratch::Scratch;
     use crate::sys::syscall::pidfd_open;
+
+    fn record(container: &str, pid: u32) -> ContainerRecord {
+        ContainerRecord {
+            id: ContainerId::new(container).unwrap(),
+            owner: ContainerOwner {
+                pod_uid: PodUid("uid".to_owned()),
+                pod_namespace: "default".to_owned(),
+                pod_name: "pod".to_owned(),
+                container: container.to_owned(),
+                attempt: 0,
+            },
+            spec_hash: String::new(),
+            log_path: "/log".into(),
+            oom_score_adj: 0,
+            cgroups: Vec::new(),
+            boot_id: String::new(),
+            process: HostProcess {
+                pid,
+                start_ticks: 1,
+            },
+            started_at: Duration::ZERO,
+            end: None,
+        }
+    }
+
+    /// So that one wait for the kills of before is enough for all.
+    #[test]
+    fn who_is_seen_to_have_ended_at_once_has_one_time() {
+        let scratch = Scratch::new("exits-at-once");
+        let state = Arc::new(Mutex::new(State::default()));
+        let records = Records::open(scratch.directory()).unwrap();
+        let (told, ends) = channel();
+        let sink: Arc<Sink> = Arc::new(move |event: RuntimeEvent| {
+            told.send(event.killed_at()).ok();
+        });
+        let exits = Exits::new(Arc::clone(&state), records, sink, Box::new(|| {})).unwrap();
+        let mut children = Vec::new();
+        for container in ["first", "second"] {
+            let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+            let [pidfd, end] = [(); 2].map(|()| pidfd_open(child.id()).unwrap());
+            let record = Some(record(container, child.id()));
+            exits.discard(Watched { pidfd, record });
+            child.kill().unwrap();
+            assert!(is_readable_within(end.as_fd(), Duration::from_secs(60)).unwrap());
+            children.push(child);
+        }
+        let times = thread::scope(|scope| {
+            scope.spawn(|| exits.run());
+            let times = [(); 2].map(|()| ends.recv_timeout(Duration::from_secs(60)));
+            exits.stop();
+            times
+        });
+        let [first, second] = times.map(Result::unwrap);
+        assert!(first.is_some());
+        assert_eq!(first, second);
+        assert!(children.iter_mut().all(|it| it.wait().is_err()), "reaped");
+    }
 
     #[test]
     fn a_process_that_epoll_does_not_take_is_looked_at_until_it_has_ended() {
