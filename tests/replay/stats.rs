@@ -142,6 +142,18 @@ impl Node {
         Ok(node)
     }
 
+    /// Processes in network namespaces of these names, each with an interface that is called so and has received as many
+    /// bytes as its pid.
+    fn put_networks(&self, processes: &[(u32, &str)]) -> Result<()> {
+        for (pid, namespace) in processes {
+            let text = format!("{namespace}: {pid} 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n");
+            self.fake
+                .link(&format!("/proc/{pid}/ns/net"), namespace)?
+                .file(&format!("/proc/{pid}/net/dev"), &text)?;
+        }
+        Ok(())
+    }
+
     fn cgroup(&self, path: &str) -> Result<()> {
         let put = |controller: &str, file: &str, text: &str| {
             let mount = self.layout.mount(controller);
@@ -425,15 +437,7 @@ fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
         (8, "inner"),
         (9, "host"),
     ];
-    for (pid, namespace) in namespaces {
-        let net = format!("/proc/{pid}/net/dev");
-        node.fake
-            .link(&format!("/proc/{pid}/ns/net"), namespace)?
-            .file(
-                &net,
-                &format!("{namespace}: {pid} 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n"),
-            )?;
-    }
+    node.put_networks(&namespaces)?;
     let mut reader = node.reader()?;
     for (sandbox, main, shown) in [
         (Some(6), None, Some(("pod", 6))),
@@ -467,15 +471,7 @@ fn a_pod_has_the_network_of_its_sandbox() -> Result<()> {
 #[test]
 fn a_pod_without_processes_in_its_containers_has_the_network_of_its_own() -> Result<()> {
     let node = Node::new(Layout::V2)?;
-    for (pid, namespace) in [(1, "host"), (5, "host"), (6, "pod"), (7, "other")] {
-        let net = format!("/proc/{pid}/net/dev");
-        node.fake
-            .link(&format!("/proc/{pid}/ns/net"), namespace)?
-            .file(
-                &net,
-                &format!("{namespace}: {pid} 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n"),
-            )?;
-    }
+    node.put_networks(&[(1, "host"), (5, "host"), (6, "pod"), (7, "other")])?;
     let mut reader = node.reader()?;
     let processes = format!("{}{POD}/cgroup.procs", Layout::V2.mount("memory"));
     for (pids, shown) in [
