@@ -306,48 +306,63 @@ impl DevicePlugins {
 #[cfg(test)]
 mod tests {
     use tokio::net::UnixStream;
+    use tokio::runtime::{Builder, Runtime};
 
     use super::*;
     use crate::listener::FILE_CHECK;
     use crate::sys::scratch::Scratch;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_registration_socket_that_was_removed_comes_back() {
-        let scratch = Scratch::new("plugins");
-        let config = DevicePluginsConfig {
-            directory: scratch.path("device-plugins"),
-            registry_directory: None,
-            deadlines: Deadlines::default(),
-        };
-        let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
-        let _plugins = plugins.expect("nobody else has the directory");
-        let socket = config.directory.join(REGISTRATION_SOCKET);
-        let removed = Root::host().remove_file(&socket);
-        removed.expect("it is in a directory of the test");
-        tokio::time::sleep(FILE_CHECK * 2).await;
-        let connected = UnixStream::connect(&socket).await;
-        connected.expect("plugins find it again");
+    /// With a clock that waits for nobody. To be dropped before the files of a test go: what looks after the socket would
+    /// bring them back.
+    fn paused() -> Runtime {
+        let mut builder = Builder::new_current_thread();
+        let built = builder.enable_all().start_paused(true).build();
+        built.expect("a runtime")
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn directories_that_were_removed_come_back() {
+    #[test]
+    fn a_registration_socket_that_was_removed_comes_back() {
         let scratch = Scratch::new("plugins");
-        let directories = ["device-plugins", "plugins_registry"].map(|it| scratch.path(it));
-        let config = DevicePluginsConfig {
-            directory: directories[0].clone(),
-            registry_directory: Some(directories[1].clone()),
-            deadlines: Deadlines::default(),
-        };
-        let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
-        let _plugins = plugins.expect("nobody else has the directory");
-        tokio::time::sleep(FILE_CHECK).await;
-        for directory in &directories {
-            let removed = Root::host().remove_dir_all(directory);
+        let runtime = paused();
+        runtime.block_on(async {
+            let config = DevicePluginsConfig {
+                directory: scratch.path("device-plugins"),
+                registry_directory: None,
+                deadlines: Deadlines::default(),
+            };
+            let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
+            let _plugins = plugins.expect("nobody else has the directory");
+            let socket = config.directory.join(REGISTRATION_SOCKET);
+            let removed = Root::host().remove_file(&socket);
             removed.expect("it is in a directory of the test");
-        }
-        tokio::time::sleep(FILE_CHECK * 4).await;
-        for directory in &directories {
-            assert!(Root::host().is_dir(directory), "{}", directory.display());
-        }
+            tokio::time::sleep(FILE_CHECK * 2).await;
+            let connected = UnixStream::connect(&socket).await;
+            connected.expect("plugins find it again");
+        });
+    }
+
+    #[test]
+    fn directories_that_were_removed_come_back() {
+        let scratch = Scratch::new("plugins");
+        let runtime = paused();
+        runtime.block_on(async {
+            let directories = ["device-plugins", "plugins_registry"].map(|it| scratch.path(it));
+            let config = DevicePluginsConfig {
+                directory: directories[0].clone(),
+                registry_directory: Some(directories[1].clone()),
+                deadlines: Deadlines::default(),
+            };
+            let plugins = DevicePlugins::start(&config, &Handle::current(), |_| {});
+            let _plugins = plugins.expect("nobody else has the directory");
+            tokio::time::sleep(FILE_CHECK).await;
+            for directory in &directories {
+                let removed = Root::host().remove_dir_all(directory);
+                removed.expect("it is in a directory of the test");
+            }
+            tokio::time::sleep(FILE_CHECK * 4).await;
+            for directory in &directories {
+                assert!(Root::host().is_dir(directory), "{}", directory.display());
+            }
+        });
     }
 }
