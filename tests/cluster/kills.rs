@@ -127,7 +127,7 @@ fn kills_of_every_shape_are_told_for_what_they_are() -> Result<()> {
                 ensure!(event.container.as_deref() == Some("main"), "{event:#?}");
                 ensure!(event.reason == reason, "{event:#?}");
             }
-            check_counted(&agent, &pod, n as f64)
+            check_counted(&agent, &pod, n as f64).context(name)
         };
         stays("its kills are told and counted", check)?;
         if !is_end {
