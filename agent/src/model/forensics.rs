@@ -34,6 +34,10 @@ pub const VERSION: u32 = 1;
 /// Further kills of the same limit that a record names one by one.
 pub const MAX_VICTIMS: usize = 64;
 
+/// Of them, those that stay when there are more; the others are the last ones, of which the agent may not have saved yet
+/// that they are counted.
+const FIRST_VICTIMS: usize = 8;
+
 /// Number of a record, unique within a state directory: rises by one with each, also over restarts.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -368,10 +372,15 @@ impl OomRecord {
         kills.filter_map(|(event, counted)| Some((event, counted?)))
     }
 
-    /// How many of its kills are not among [`OomRecord::kills`].
-    pub fn n_unnamed(&self) -> u64 {
-        self.n_kills
-            .saturating_sub(1 + self.more_victims.len() as u64)
+    /// How many of its kills after this, boottime, are not among [`OomRecord::kills`]; at most, where that is not known of each.
+    pub fn n_unnamed_after(&self, since: Duration) -> u64 {
+        let later = &self.more_victims;
+        let follows_them = later.get(FIRST_VICTIMS).or(later.last());
+        let until = follows_them.map_or(self.event.boottime_ns, |it| it.boottime_ns);
+        match Duration::from_nanos(until) > since {
+            true => self.n_kills.saturating_sub(1 + later.len() as u64),
+            false => 0,
+        }
     }
 
     /// Whether one of the victims was in this pod, which is asked by its name, or its UID where it has none.
@@ -384,12 +393,13 @@ impl OomRecord {
             .any(|(pod, uid)| is_pod(pod, uid))
     }
 
-    /// Counts one more kill, and names it if there is room.
+    /// Counts one more kill and names it, if need be in the place of an older one.
     pub fn add_victim(&mut self, victim: LaterVictim) {
         self.n_kills = self.n_kills.saturating_add(1);
-        if self.more_victims.len() < MAX_VICTIMS {
-            self.more_victims.push(victim);
+        if self.more_victims.len() >= MAX_VICTIMS {
+            self.more_victims.remove(FIRST_VICTIMS);
         }
+        self.more_victims.push(victim);
     }
 
     /// The bytes of its file, after leaving out of the record what would be too much.
@@ -420,7 +430,7 @@ impl OomRecord {
             Part::Processes => keep_first(&mut scene.processes),
             Part::NodeTrend => keep_last(&mut self.trend.node),
             Part::PodTrend => keep_last(&mut self.trend.pod),
-            Part::MoreVictims => keep_first(&mut self.more_victims),
+            Part::MoreVictims => keep_last(&mut self.more_victims),
             Part::Stat => {
                 let cgroups = [&mut scene.limit, &mut scene.victim_pod];
                 let stats = cgroups.into_iter().flatten().map(|it| &mut it.stat);

@@ -70,10 +70,7 @@ pub fn kills_since(
     let mut found = RecordedKills::default();
     // They are in the order of their first kills, and a kill that joins an old one may be the youngest.
     for record in records.take_while(|it| at(&it.event) + SPAN > since) {
-        // Those without a name came after those with one.
-        if record.kills().last().is_some_and(|it| is_after(&it)) {
-            found.n_unnamed += record.n_unnamed();
-        }
+        found.n_unnamed += record.n_unnamed_after(since);
         found.named.extend(record.kills().filter(is_after));
     }
     found.named.sort_by_key(|it| it.boottime_ns);

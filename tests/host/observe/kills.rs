@@ -6,7 +6,6 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
-use ballast::model::forensics::OomRecord;
 use ballast::model::record::{EventRecord, OomScope};
 use ballast::sources::bpf::Streams;
 use ballast_tests::agent::{Agent, hog};
@@ -707,20 +706,16 @@ fn dies_amid_kills(test: &str, is_without_programs: bool) -> Result<()> {
         Ok(())
     };
     until("all kills are counted", || check(&agent))?;
-    // One whose report went with an agent has no record, and is missed. So may be one that its record only counts: which
-    // container it was of is not in it.
+    // One whose report went with an agent has no record, and is missed.
     let n_missed = until("each is on record or missed", || {
         let records = agent.oom_records()?;
-        let of_pod = || records.iter().filter(|it| it.event.uid().is_some());
-        let in_records: u64 = of_pod().map(|it| it.n_kills).sum();
-        let n_unnamed: u64 = of_pod().map(OomRecord::n_unnamed).sum();
+        let of_pod = records.iter().filter(|it| it.event.uid().is_some());
+        let in_records: u64 = of_pod.map(|it| it.n_kills).sum();
         let page = scrape::page(&agent.metrics, "/metrics")?;
         let n_missed = page.sum("ballast_oom_missed_kills_total", &[]);
-        let n = in_records as f64 + n_missed;
-        let right = (all + 3) as f64;
         ensure!(
-            (right..=right + n_unnamed as f64).contains(&n),
-            "{in_records} on record, {n_unnamed} of them without a name, and {n_missed} missed of {}",
+            in_records as f64 + n_missed == (all + 3) as f64,
+            "{in_records} on record and {n_missed} missed of {}",
             all + 3
         );
         Ok(n_missed)

@@ -197,13 +197,22 @@ fn the_least_important_goes_first_and_the_record_says_so() {
 }
 
 #[test]
-fn later_kills_are_all_counted_and_the_first_of_them_named() {
+fn later_kills_are_all_counted_and_the_first_and_the_last_of_them_named() {
     let mut record = record(RecordId(1));
     for pid in 0..1000 {
         record.add_victim(later_victim(pid));
     }
     assert_eq!(record.n_kills, 1001);
     assert_eq!(record.more_victims.len(), MAX_VICTIMS);
+    let named: Vec<u32> = record.more_victims.iter().map(|it| it.pid).collect();
+    let (first, last) = named.split_at(FIRST_VICTIMS);
+    assert!(first.iter().copied().eq((0..1000).take(first.len())));
+    assert!(
+        last.iter()
+            .rev()
+            .copied()
+            .eq((0..1000).rev().take(last.len()))
+    );
 }
 
 #[test]

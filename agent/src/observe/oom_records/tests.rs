@@ -12,8 +12,8 @@ impl Records {
         Self(Scratch::new(name))
     }
 
-    /// Of kills at these times, milliseconds, and `n_unnamed` more.
-    fn put(&self, id: u64, kills: &[u64], n_unnamed: u64) {
+    /// Of kills at these times, milliseconds.
+    fn put(&self, id: u64, kills: &[u64]) {
         let mut record = tests::record(RecordId(id));
         record.boot_id = Some(BOOT.to_owned());
         (record.n_kills, record.more_victims) = (1, Vec::new());
@@ -24,7 +24,6 @@ impl Records {
                 ..tests::later_victim(1)
             });
         }
-        record.n_kills += n_unnamed;
         self.0.write(RecordId(id).file_name(), record.seal());
     }
 
@@ -40,20 +39,27 @@ impl Records {
 #[test]
 fn a_kill_that_has_joined_an_older_record_is_found() {
     let records = Records::new("joined");
-    records.put(1, &[1_000], 0);
-    records.put(2, &[20_000, 20_900], 0);
-    records.put(3, &[20_500], 0);
+    records.put(1, &[1_000]);
+    records.put(2, &[20_000, 20_900]);
+    records.put(3, &[20_500]);
     assert_eq!(records.since(20_500), (vec![20_900], 0));
     assert_eq!(records.since(20_900), (vec![], 0));
     assert_eq!(records.since(0), (vec![1_000, 20_000, 20_500, 20_900], 0));
 }
 
 #[test]
-fn those_without_a_name_are_counted_after_those_with_one() {
+fn those_without_a_name_are_counted_until_the_one_that_follows_them() {
     let records = Records::new("unnamed");
-    let kills: Vec<u64> = (0..=MAX_VICTIMS as u64).map(|n| 1_000 + n).collect();
-    records.put(1, &kills, 5);
-    let last = kills[MAX_VICTIMS];
-    assert_eq!(records.since(last - 1), (vec![last], 5));
-    assert_eq!(records.since(last), (vec![], 0));
+    let n_unnamed = 5;
+    let n = MAX_VICTIMS as u64 + 1 + n_unnamed;
+    let kills: Vec<u64> = (0..n).map(|it| 1_000 + it).collect();
+    records.put(1, &kills);
+    let (named, unnamed) = records.since(0);
+    assert_eq!((named.len(), unnamed), (MAX_VICTIMS + 1, n_unnamed));
+    let gap = named.windows(2).position(|it| it[1] - it[0] > 1);
+    let gap = gap.expect("some have no name");
+    let (before, after) = (named[gap], named[gap + 1]);
+    assert_eq!(after - before, n_unnamed + 1);
+    assert_eq!(records.since(before).1, n_unnamed);
+    assert_eq!(records.since(after), (named[gap + 2..].to_vec(), 0));
 }
