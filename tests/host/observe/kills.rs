@@ -324,6 +324,40 @@ fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill() -> Result<()> 
     })
 }
 
+/// As runtimes do it: now and then before its last reading is taken.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_in_a_container_that_is_removed_at_once_is_on_both_pages() -> Result<()> {
+    let tree = KubeTree::new("brief", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("observe-brief", &tree)?;
+    agent.metrics = free_address()?;
+    agent.start()?;
+    let pod = tree.pod(UID)?;
+    agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+    let mut containers = Vec::new();
+    for n in 870..880 {
+        let container = limited(&pod, n)?;
+        container.run(&format!("exec {EATER}"))?.wait()?;
+        container.remove();
+        containers.push(container);
+    }
+    let check = || -> Result<()> {
+        for container in &containers {
+            let own = [("pod_uid", UID), ("container_id", &*container.id)];
+            let cadvisor = [("id", container.path.as_str())];
+            let found = scrape::oom_kills(&agent.metrics, &own, &cadvisor)?;
+            ensure!(
+                found == (Some(1.0), Some(1.0)),
+                "{found:?} of {}",
+                container.id
+            );
+        }
+        Ok(())
+    };
+    until("each is counted", check)?;
+    thread::sleep(2 * GRACE);
+    check()
+}
+
 /// A child of the first process is killed once the agent and what it has pinned are gone: all, or the program alone
 /// that tells of kills.
 fn kill_unwatched(agent: &mut Agent, container: &KubeContainer, all: bool) -> Result<Program> {

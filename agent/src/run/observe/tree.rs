@@ -25,7 +25,7 @@ use crate::model::eviction::DiskUse;
 use crate::model::kube_event::Outcome;
 use crate::model::record::{Event, EventKind};
 use crate::model::runtime_names::RuntimeStatus;
-use crate::model::stats::{ContainerStats, EndedContainer, ProcessLimits};
+use crate::model::stats::{CgroupStats, ContainerStats, EndedContainer, ProcessLimits};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
@@ -455,11 +455,16 @@ impl KubeTree {
         if is_sandbox {
             return;
         }
+        let oom_events = known::oom_events(self, uid, &key.id);
         let stats = match end {
             End::Read(stats) => *stats,
             End::Unread => {
                 self.metrics.ended_left_out(EndedKind::Reading, 1);
-                return;
+                // Its kills are known all the same.
+                if oom_events == 0 {
+                    return;
+                }
+                CgroupStats::default()
             }
             End::Unused => return,
         };
@@ -485,7 +490,7 @@ impl KubeTree {
                 started_at: container.and_then(|it| it.started_at),
                 ended_at: Some(ended_at),
                 restarts: 0,
-                oom_events: known::oom_events(self, uid, &key.id),
+                oom_events,
                 stats,
                 root_fs: DiskUse::default(),
                 logs: DiskUse::default(),
