@@ -175,8 +175,6 @@ pub(super) struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
-    /// Containers have been started since it was told which there are.
-    has_new_logs: bool,
     files: Files,
     placement: Placement,
     /// The node with what pods take of it, once it was counted in this pass.
@@ -313,7 +311,6 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
-        has_new_logs: false,
         placement,
         node_info: None,
         tries: Tries::default(),
@@ -525,7 +522,7 @@ impl Loop {
                 self.pass(Scope::Dirty);
             }
             self.shared.set_emptying(self.removals.is_emptying());
-            if self.has_new_logs {
+            if self.log_keeper.is_behind {
                 self.keep_logs();
             }
             if scope == Scope::All && now >= last_orphans + interval * ORPHAN_PASSES {

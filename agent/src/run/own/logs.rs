@@ -31,6 +31,8 @@ pub(super) struct Log {
 /// Hands work to the thread; the thread ends when this is dropped.
 pub(super) struct LogKeeper {
     work: SyncSender<Vec<Log>>,
+    /// Containers have been started since it was told which there are.
+    pub is_behind: bool,
 }
 
 impl LogKeeper {
@@ -41,7 +43,10 @@ impl LogKeeper {
             .name("logs".to_owned())
             .spawn(move || run(&todo, max_bytes, max_files))
             .map_err(RunError::Thread)?;
-        Ok(Self { work })
+        Ok(Self {
+            work,
+            is_behind: false,
+        })
     }
 }
 
@@ -117,6 +122,6 @@ impl Loop {
                 })
             })
             .collect();
-        self.has_new_logs = self.log_keeper.work.try_send(logs).is_err();
+        self.log_keeper.is_behind = self.log_keeper.work.try_send(logs).is_err();
     }
 }

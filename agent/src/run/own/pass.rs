@@ -201,7 +201,7 @@ impl Loop {
                 let cgroup = entry.cgroup.join(id.as_str()).expect(
                     "a container id is a valid component, for which every root leaves room",
                 );
-                self.has_new_logs = true;
+                self.log_keeper.is_behind = true;
                 let mut instance = Instance::new(id, cgroup);
                 instance.decided_at = Some(now);
                 entry.instances.insert(container.clone(), instance);
