@@ -83,12 +83,10 @@ use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
-use crate::decide::predicates::NodeInfo;
 use crate::device_plugin::DevicePlugins;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
-use crate::model::placement::{CpuState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::pod_resources::NodeResources;
 use crate::observe::event_log::EventLog;
@@ -177,8 +175,6 @@ pub(super) struct Loop {
     log_keeper: LogKeeper,
     files: Files,
     placement: Placement,
-    /// The node with what pods take of it, once it was counted in this pass.
-    node_info: Option<NodeInfo>,
     /// Refused pods that were tried again.
     tries: Tries,
     pressure: Arc<Pressure>,
@@ -194,11 +190,6 @@ pub(super) struct Loop {
     to_loop: Option<Sender>,
     /// A thread does.
     looks_for_escapes: bool,
-    /// Of `placement`: who has which CPUs and memory; empty without the policy `static`.
-    cpus: CpuState,
-    memory: MemoryState,
-    /// The shared pool is another one than when the cpusets of all containers were last looked at.
-    is_pool_moved: bool,
     /// Starts that wait until others have left the CPUs.
     held_starts: Vec<(PodUid, ContainerAction)>,
     /// How long volumes of the host are still waited for in this pass.
@@ -312,7 +303,6 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
             config.kubelet.max_container_log_files,
         )?,
         placement,
-        node_info: None,
         tries: Tries::default(),
         pressure: Arc::default(),
         readings,
@@ -322,9 +312,6 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         resources: tokio::sync::watch::Sender::new(None),
         to_loop: None,
         looks_for_escapes: false,
-        cpus: CpuState::default(),
-        memory: MemoryState::default(),
-        is_pool_moved: false,
         held_starts: Vec::new(),
         host_path_patience: Duration::ZERO,
     };

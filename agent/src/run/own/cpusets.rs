@@ -19,7 +19,8 @@ use crate::model::pod::PodUid;
 
 impl Loop {
     pub(super) fn placement_of(&self, pod: &PodUid, container: &str) -> ContainerPlacement {
-        ContainerPlacement::of(&self.cpus, &self.memory, pod, container)
+        let placement = &self.placement;
+        ContainerPlacement::of(&placement.cpus, &placement.memory, pod, container)
     }
 
     /// The cpusets of the containers of a pod that run, and nothing else of them.
@@ -75,7 +76,7 @@ impl Loop {
                     if before.is_none() {
                         self.told.start_held(&entry.pod_ref, container, &why);
                     }
-                    self.is_pool_moved |= !is_lack;
+                    self.placement.is_pool_moved |= !is_lack;
                     self.held_starts.push((uid, action));
                 }
             }

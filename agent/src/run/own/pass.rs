@@ -107,7 +107,7 @@ impl Loop {
     /// with the next one.
     pub(super) fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
-        self.node_info = None;
+        self.placement.node_info = None;
         self.host_path_patience = HOST_PATH_TIME;
         let mut phases = Phases::begin();
         self.work_removals(started);
@@ -236,7 +236,7 @@ impl Loop {
         let of_daemons = self.reserved_cgroups();
         let reserved: BTreeSet<CgroupPath> = of_daemons.iter().map(|it| it.path.clone()).collect();
         wanted.extend(of_daemons);
-        let is_pool_moved = std::mem::take(&mut self.is_pool_moved);
+        let is_pool_moved = std::mem::take(&mut self.placement.is_pool_moved);
         for (uid, entry) in &self.pods {
             let is_ours = self.ownership.has(uid);
             if !is_ours || !entry.is_active() || self.removals.contains(&entry.cgroup) {
@@ -347,7 +347,7 @@ impl Loop {
     fn pod_cgroups(&self, entry: &PodEntry) -> Vec<DesiredCgroup> {
         let plan = &self.hands.plan;
         let pod = &entry.state.pod;
-        let pinning = pod_pinning(&self.cpus, &pod.uid);
+        let pinning = pod_pinning(&self.placement.cpus, &pod.uid);
         let mut cgroups = vec![plan.pod_cgroup(pod, entry.qos, pinning, entry.cgroup.clone())];
         for container in pod.all_containers() {
             if let Some(instance) = entry.instances.get(&container.name)

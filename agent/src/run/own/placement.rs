@@ -59,6 +59,13 @@ const PREPARED_VERSION: u32 = 1;
 pub(super) struct Placement {
     pub managers: Managers,
     pub settings: PlacementSettings,
+    /// Who has which CPUs and memory; empty without the policy `static`.
+    pub cpus: CpuState,
+    pub memory: MemoryState,
+    /// The shared pool is another one than when the cpusets of all containers were last looked at.
+    pub is_pool_moved: bool,
+    /// The node with what pods take of it, once it was counted in this pass.
+    pub node_info: Option<NodeInfo>,
     /// Kubelet's directory.
     directory: PathBuf,
     /// Of admission records.
@@ -127,6 +134,10 @@ impl Placement {
         Ok(Self {
             managers: Managers::new(&settings)?,
             settings,
+            cpus: CpuState::default(),
+            memory: MemoryState::default(),
+            is_pool_moved: false,
+            node_info: None,
             directory: own.kubelet_directory.clone(),
             records: config.state_directory.join(ADMISSIONS),
             prepared: config.state_directory.join("prepared-devices.json"),
@@ -155,12 +166,11 @@ impl Placement {
     fn save(
         &mut self,
         cpus: &CpuState,
-        memory: &MemoryState,
         devices: &DeviceState,
         prepared: &BTreeSet<String>,
     ) -> Result<(), FsError> {
         let (directory, entries) = (self.directory.clone(), self.pod_entries());
-        let stored = &mut self.stored;
+        let (memory, stored) = (&self.memory, &mut self.stored);
         Root::host().create_dir_all(&directory)?;
         if stored.cpus.as_ref() != Some(cpus) {
             let policy = self.settings.config.cpu_manager_policy.as_str();
@@ -328,7 +338,7 @@ impl Loop {
                     if let Some(entry) = self.pods.get_mut(uid) {
                         entry.waits_for_room = true;
                         // Nobody else takes it in this pass.
-                        if let Some(node_info) = &mut self.node_info {
+                        if let Some(node_info) = &mut self.placement.node_info {
                             node_info.take(&entry.state.pod);
                         }
                         self.told.waits(&entry.pod_ref, &mut entry.waits, why);
@@ -386,11 +396,12 @@ impl Loop {
         let Some(entry) = self.pods.get(uid).filter(|it| !it.is_in_already()) else {
             return Room::Is;
         };
-        let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
+        let counted = self.placement.node_info.take();
+        let node_info = counted.unwrap_or_else(|| self.count_pods());
         let mut left = node_info.clone();
         self.keep_places(entry, &mut left);
         let failures = left.failures(&entry.state.pod, None);
-        self.node_info = Some(node_info);
+        self.placement.node_info = Some(node_info);
         match failures.first() {
             None => Room::Is,
             Some(_) if is_critical(&entry.state.pod, self.own.compat) => self.make_room(uid),
@@ -584,7 +595,7 @@ impl Loop {
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
-                if !was_counted && let Some(node_info) = &mut self.node_info {
+                if !was_counted && let Some(node_info) = &mut self.placement.node_info {
                     node_info.take(&entry.state.pod);
                 }
                 self.told.admitted(&entry.pod_ref, &report.holdings);
@@ -609,7 +620,7 @@ impl Loop {
                 entry.state.admission = Admission::Refused(refusal);
                 entry.seen_at = None;
                 if was_counted {
-                    self.node_info = None;
+                    self.placement.node_info = None;
                 }
             }
         }
@@ -626,11 +637,11 @@ impl Loop {
         if self.placement.gives_back {
             cpus.shared_pool = self.node.topology.online();
         }
-        if cpus.shared_pool != self.cpus.shared_pool {
-            self.is_pool_moved = true;
+        if cpus.shared_pool != self.placement.cpus.shared_pool {
+            self.placement.is_pool_moved = true;
         }
-        self.cpus = cpus;
-        self.memory = self.placement.managers.memory_state();
+        self.placement.cpus = cpus;
+        self.placement.memory = self.placement.managers.memory_state();
     }
 
     /// Takes back what pods held that are over or gone.
@@ -671,12 +682,12 @@ impl Loop {
         if !self.placement.is_unsaved {
             return;
         }
-        // Not `self.cpus`, which gives pods of an earlier policy the machine back, and others a pool where there is
-        // none.
+        // Not `Placement::cpus`, which gives pods of an earlier policy the machine back, and others a pool where there
+        // is none.
         let cpus = self.placement.managers.cpu_state();
         let devices = self.placement.managers.devices.state();
         let prepared = self.placement.managers.devices.prepared().clone();
-        let saved = (self.placement).save(&cpus, &self.memory, &devices, &prepared);
+        let saved = self.placement.save(&cpus, &devices, &prepared);
         match saved {
             Ok(()) => self.placement.is_unsaved = false,
             Err(error) => tracing::error!(error = chain(&error), "store the books of placement"),

@@ -87,7 +87,7 @@ impl Loop {
         let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
         self.placement.gives_back = was_pinned && is_off;
         self.books_changed();
-        self.is_pool_moved = true;
+        self.placement.is_pool_moved = true;
     }
 
     /// After a boot a plugin may call its devices otherwise, and has prepared none of them: who held some is placed
