@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::record::{EventRecord, OomDetail, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape::{free_address, text};
@@ -31,11 +32,13 @@ const EATER: &str = "tail /dev/zero";
 const UID: &str = "5d3c7a90-1f2e-4b6d-8a79-3c4d5e6f7081";
 const STATIC_UID: &str = "0123456789abcdef0123456789abcdef";
 
-/// Runs a test for each driver's names, once alone and once beside another agent: with which of the two, the length
-/// of its name tells, so that the tests together have all four. `test`: gets an agent that runs.
+/// Runs a test for each driver's names, once alone and once beside another agent. With which of the two, the length of
+/// its name and the version of cgroups tell: on a machine all tests together have all four, and each one has them on a
+/// machine with v1 and one with v2 together. `test`: gets an agent that runs.
 fn everywhere(name: &str, test: impl Fn(&KubeTree, &mut Agent) -> Result<()>) -> Result<()> {
+    let is_systemds = name.len().is_multiple_of(2) != cgroup::is_unified();
     for driver in [Driver::Cgroupfs, Driver::Systemd] {
-        let is_beside = (driver == Driver::Systemd) == name.len().is_multiple_of(2);
+        let is_beside = (driver == Driver::Systemd) == is_systemds;
         let beside = is_beside.then(|| own(name)).transpose()?;
         let short = name.replace('-', "");
         let tree = KubeTree::new(&short, driver)?;
