@@ -225,6 +225,26 @@ fn a_runtime_that_names_nobody_who_runs_is_told() {
     assert_eq!(item.remedy.as_deref(), Some(ENDPOINT));
 }
 
+/// Each would be a write below the cgroup mounts.
+#[test]
+fn what_stands_in_for_the_wakers_that_an_observer_lacks_is_told() {
+    for (cgroups, counts) in [
+        (v1("cpu memory"), "OOM counts once a second"),
+        (v2("cpu memory"), "OOM counts when the kernel says"),
+    ] {
+        let facts = FactSheet { cgroups, ..good() };
+        let report = report(&facts, &config(OBSERVE, ""), &[]);
+        let item = report.items.iter().find(|it| it.name == "wakers");
+        let found = &item.unwrap().found;
+        let lacking = "no PSI trigger and no event control";
+        for words in [lacking, "stalls are read with each sweep", counts] {
+            assert!(found.contains(words), "{words}: {found}");
+        }
+    }
+    let own = report(&good(), &config(OWN, ""), &[]);
+    assert!(own.items.iter().all(|it| it.name != "wakers"), "{own}");
+}
+
 #[test]
 fn it_is_told_that_no_cgroups_of_pods_will_come() {
     let take = |it: &mut FactSheet| it.pod_cgroups = Some(PodCgroups::NotMade);
