@@ -567,14 +567,14 @@ impl Loop {
                 return Ok(None);
             }
         };
-        let tree = Arc::clone(&self.tree);
+        let (tree, configured) = (Arc::clone(&self.tree), self.settings.cgroup_roots.clone());
         let outputs = Outputs {
             log: log.clone(),
             recorder,
             metrics: self.metrics.clone(),
             is_first: None,
             tell: tell(&self.tree),
-            locate: Box::new(move |id| tree.locate(id)),
+            locate: Box::new(move |id| tree.locate(id, &configured)),
             cgroups_first: true,
         };
         let listener = Listener::new(streams, None, Arc::clone(kernel), outputs);

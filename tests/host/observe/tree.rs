@@ -120,15 +120,19 @@ fn a_kubelet_that_comes_later_is_found() -> Result<()> {
     let text = agent.command(&["status"])?;
     assert!(text.contains("(no cgroup of pods yet)"), "{text}");
     let pod = tree.pod(UID)?;
-    let container = limited(&pod, 51)?;
-    agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
-    eat(&container)?;
-    check_kill(
-        &wait_kills(&agent, 1)?[0],
-        &pod,
-        &container,
-        OomScope::Container,
-    )?;
+    // Before the agent looks for it again, and after it.
+    for n in 1..=2 {
+        let container = limited(&pod, 50 + n)?;
+        eat(&container)?;
+        let kills = wait_kills(&agent, usize::try_from(n)?)?;
+        let last = kills.last().context("a kill")?;
+        check_kill(last, &pod, &container, OomScope::Container)?;
+        agent.wait("the pod is found, with its kills", |it| {
+            pod_of(it, UID).is_some_and(|it| it.oom_kills == n)
+        })?;
+    }
+    thread::sleep(GRACE * 2);
+    wait_kills(&agent, 2)?;
     Ok(())
 }
 

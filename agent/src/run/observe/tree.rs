@@ -19,6 +19,7 @@ use crate::decide::attribution::Made;
 use crate::decide::naming::Known;
 use crate::model::api_server::{ApiResource, ApiServerStatus, ToldSettings};
 use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
@@ -37,7 +38,7 @@ use crate::sources::bpf::Stream;
 use crate::sources::stats::read_once;
 use crate::sources::wakers::Bell;
 use crate::sources::{cgroupfs::CgroupReader, kube_tree, oomd};
-use crate::sys::{FsError, clock};
+use crate::sys::{FsError, Root, clock};
 
 /// What the listener's thread and the loop both know of the tree.
 pub(super) struct KubeTree {
@@ -584,11 +585,19 @@ impl KubeTree {
         Ok(())
     }
 
-    /// See [`Locate`](crate::run::kernel::Locate): what is misplaced, and what kubelet had made before it was told another
-    /// driver.
-    pub(super) fn locate(&self, id: CgroupId) -> Option<CgroupLineage> {
-        let place = self.place()?;
-        let located = match kube_tree::locate(self.reader.trees(), &place.roots, id) {
+    /// See [`Locate`](crate::run::kernel::Locate): what is misplaced, what kubelet had made before it was told another
+    /// driver, and the first that it makes, before the loop has found where the pods lie. `configured`: as of
+    /// [`Place::find`].
+    pub(super) fn locate(&self, id: CgroupId, configured: &[CgroupPath]) -> Option<CgroupLineage> {
+        let roots = match self.place() {
+            Some(place) => place.roots.clone(),
+            None => {
+                Place::find(&Root::host(), &self.reader, configured, None)
+                    .ok()??
+                    .roots
+            }
+        };
+        let located = match kube_tree::locate(self.reader.trees(), &roots, id) {
             Ok(located) => located?,
             Err(error) => {
                 // Without the capability no cgroup can be found so; `check` says what that means.
