@@ -87,6 +87,14 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
     let row = ["places/alone", "main", "1", own];
     let is_there = text.lines().any(|it| it.split_whitespace().eq(row));
     ensure!(is_there, "no {row:?} in {text}");
+    let is_reserved = text.lines().any(|it| {
+        let words: Vec<_> = it.split_whitespace().collect();
+        words.first() == Some(&"0") && words.last() == Some(&"100Mi")
+    });
+    ensure!(
+        is_reserved,
+        "no memory of NUMA node 0 is reserved in {text}"
+    );
     let page = scrape::page(&agent.metrics, "/metrics")?;
     let of_pod = [
         ("namespace", "places"),

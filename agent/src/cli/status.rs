@@ -172,7 +172,7 @@ fn driver_name(driver: CgroupDriver) -> &'static str {
     }
 }
 
-fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut String) {
+pub(super) fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut String) {
     let mut table = Table::new([
         ("RESOURCE", Align::Left),
         ("CAPACITY", Align::Right),

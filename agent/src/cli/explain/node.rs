@@ -1,8 +1,9 @@
-//! `ballast explain node`: who holds what, what is left, and who would have to go.
+//! `ballast explain node`: who holds what, what is reserved, what is left, and who would have to go.
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
 use crate::cli::pressure::{self, EvictedBy};
+use crate::cli::status::render_resources;
 use crate::model::status::{CpuPools, NumaNodeStatus, PlacementStatus, Status};
 use crate::units::Bytes;
 
@@ -34,6 +35,8 @@ pub fn render_node(status: &Status, width: usize, has_colour: bool) -> String {
             );
         }
     }
+    out.push('\n');
+    render_resources(node, width, paint, &mut out);
     out.push('\n');
     match &node.pressure {
         Some(pressure) => {
@@ -111,6 +114,7 @@ fn render_numa_nodes(nodes: &[NumaNodeStatus], width: usize, paint: Paint, out: 
         ("CPUS", Align::Left),
         ("FREE CPUS", Align::Left),
         ("MEMORY free/allocatable", Align::Right),
+        ("RESERVED", Align::Right),
     ]);
     for node in nodes {
         let free_cpus = node.free_cpus.as_ref().map(|it| match it.is_empty() {
@@ -122,10 +126,19 @@ fn render_numa_nodes(nodes: &[NumaNodeStatus], width: usize, paint: Paint, out: 
             let [free, allocatable] = [it.free, it.allocatable].map(|it| format::bytes(Bytes(it)));
             Some(format!("{free}/{allocatable}"))
         };
+        let reserved = |resource: &str| {
+            let it = node.memory.get(resource)?.system_reserved?;
+            Some(format::bytes(Bytes(it)))
+        };
         // Huge page sizes that the node has none of say nothing.
         let hugepages = node.memory.iter().filter_map(|(resource, it)| {
-            let is_shown = resource != "memory" && it.allocatable > 0;
-            let line = || Some(format!("  {} {}", printable(resource), amounts(resource)?));
+            let kept = reserved(resource).filter(|_| it.system_reserved > Some(0));
+            let kept = kept.map(|it| format!(", {it} reserved"));
+            let is_shown = resource != "memory" && (it.allocatable > 0 || kept.is_some());
+            let line = || {
+                let (name, kept) = (printable(resource), kept.unwrap_or_default());
+                Some(format!("  {name} {}{kept}", amounts(resource)?))
+            };
             is_shown.then(line).flatten()
         });
         let cells = [
@@ -133,6 +146,7 @@ fn render_numa_nodes(nodes: &[NumaNodeStatus], width: usize, paint: Paint, out: 
             node.cpus.to_string(),
             free_cpus.unwrap_or_else(|| NOTHING.to_owned()),
             amounts("memory").unwrap_or_else(|| NOTHING.to_owned()),
+            reserved("memory").unwrap_or_else(|| NOTHING.to_owned()),
         ];
         table.row_with(cells, Tone::Plain, hugepages.collect());
     }

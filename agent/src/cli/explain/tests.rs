@@ -27,19 +27,21 @@ fn cpus(text: &str) -> crate::model::cpuset::CpuSet {
 /// Two NUMA nodes of four CPUs, and GPUs; the pod `default/database` holds some of each.
 fn example_placement() -> PlacementStatus {
     let numa_node = |id: u32, all: &str, free: &str, reserved: u64| {
-        let amounts = |allocatable: u64, reserved: u64| NumaAmounts {
+        let amounts = |allocatable: u64, reserved: u64, of_system: u64| NumaAmounts {
             allocatable: allocatable << 20,
             reserved: reserved << 20,
             free: (allocatable - reserved) << 20,
+            system_reserved: Some(of_system << 20),
         };
+        let of_system = if id == 0 { 100 } else { 0 };
         NumaNodeStatus {
             id: NumaNodeId(id),
             cpus: cpus(all),
             free_cpus: Some(cpus(free)),
             memory: BTreeMap::from([
-                ("memory".into(), amounts(4096, reserved)),
-                ("hugepages-1Gi".into(), amounts(0, 0)),
-                ("hugepages-2Mi".into(), amounts(64, 0)),
+                ("memory".into(), amounts(4096, reserved, of_system)),
+                ("hugepages-1Gi".into(), amounts(0, 0, 0)),
+                ("hugepages-2Mi".into(), amounts(64, 0, of_system)),
             ]),
         }
     };
@@ -427,14 +429,19 @@ reserved               1  0
 default/database main  2  2-3
 9999 main (gone)       2  6-7
 
-NUMA NODE  CPUS  FREE CPUS  MEMORY free/allocatable
-0          0-3   1                      3.7Gi/4.0Gi
-  hugepages-2Mi 64Mi/64Mi
-1          4-7   4-5                        0/4.0Gi
+NUMA NODE  CPUS  FREE CPUS  MEMORY free/allocatable  RESERVED
+0          0-3   1                      3.7Gi/4.0Gi     100Mi
+  hugepages-2Mi 64Mi/64Mi, 100Mi reserved
+1          4-7   4-5                        0/4.0Gi         0
   hugepages-2Mi 64Mi/64Mi
 
 DEVICES          CAPACITY  ALLOCATABLE  ALLOCATED
 example.com/gpu         4            3          1
+
+RESOURCE  CAPACITY  RESERVED  ALLOCATABLE   REQUESTED   USED
+cpu              4      200m        3800m  600m (16%)    25m
+memory       8.0Gi     612Mi        7.4Gi  320Mi (4%)  192Mi
+pods          1100         0         1100      3 (0%)      -
 
 pressure: MemoryPressure
 memory available: 480Mi working set (decides), 1.5Gi estimate, 1.7Gi meminfo

@@ -95,6 +95,7 @@ pub(super) fn numa_nodes(
                             allocatable: table.allocatable,
                             reserved: table.reserved,
                             free: table.free,
+                            system_reserved: Some(table.system_reserved),
                         };
                         (resource.clone(), amounts)
                     })

@@ -100,6 +100,9 @@ pub struct NumaAmounts {
     /// What containers hold.
     pub reserved: u64,
     pub free: u64,
+    /// What is kept for the system (`reservedMemory`); `None`: it is not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_reserved: Option<u64>,
 }
 
 /// Devices of one resource.

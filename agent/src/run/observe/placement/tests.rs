@@ -489,6 +489,8 @@ fn memory_of_a_pod_that_is_gone_is_free() {
         let by_uid = name.map(|_| (&pod.uid, &pod)).into_iter().collect();
         let of_it = gauges(&shown, &by_uid);
         assert_eq!(of_it.free_bytes, BTreeMap::from([(key.clone(), free)]));
+        let of_system = shown.numa_nodes[0].memory["memory"].system_reserved;
+        assert_eq!(of_system, Some(1 << 30));
         assert_eq!(of_it.numa_nodes.len(), holders);
     }
 }
