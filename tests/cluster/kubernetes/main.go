@@ -4,9 +4,11 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
@@ -31,6 +33,10 @@ func main() {
 	case "kube-scheduler":
 		command = scheduler.NewSchedulerCommand()
 	case "kubelet":
+		if err := takeContainerd(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
 		command = kubelet.NewKubeletCommand(context.Background())
 	case "kubectl":
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
@@ -42,4 +48,16 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
+}
+
+// Takes --containerd from the command line and sets cAdvisor's own flag of that name. Kubelet 1.36 would do so; 1.37 has
+// no such flag any more and ends.
+func takeContainerd() error {
+	for i, argument := range os.Args {
+		if socket, found := strings.CutPrefix(argument, "--containerd="); found {
+			os.Args = append(os.Args[:i], os.Args[i+1:]...)
+			return flag.Set("containerd", socket)
+		}
+	}
+	return nil
 }

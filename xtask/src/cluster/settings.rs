@@ -157,7 +157,7 @@ pub(super) fn kubelet(directory: &Path) -> Vec<String> {
         format!("--cert-dir={}", place("kubelet-certificates")),
         format!("--hostname-override={NODE}"),
         format!("--node-ip={ADDRESS}"),
-        // Without it the page of cAdvisor has no labels of containers.
+        // Without it the page of cAdvisor has no labels of containers. `main.go` takes it: kubelet 1.37 does not.
         format!("--containerd={}", place("containerd.sock")),
         "--v=2".to_owned(),
     ]
