@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::sys::clock;
 
-/// The longest wait, at first and at last. All agents of a cluster miss its API server at one moment, so each waits
-/// for a random part of it.
+/// The longest wait, at first and at last. All agents of a cluster miss its API server at one moment, and it may tell
+/// all of them to wait for as long, so each waits for a random part of it besides.
 const FIRST: Duration = Duration::from_millis(800);
 const LAST: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,7 @@ impl BackOff {
 
     /// `least`: what was asked for.
     pub(super) async fn wait(&mut self, least: Duration) {
-        tokio::time::sleep(least.max(clock::random_part(self.longest))).await;
+        tokio::time::sleep(least + clock::random_part(self.longest)).await;
         self.longest = (self.longest * 2).min(LAST);
     }
 }
@@ -71,14 +71,19 @@ mod tests {
         assert!(longest <= Some(&LAST), "{longest:?}");
     }
 
+    /// One API server says the same to all agents.
     #[tokio::test(start_paused = true)]
-    async fn no_pause_is_shorter_than_was_asked_for() {
+    async fn no_pause_is_shorter_than_was_asked_for_nor_are_all_as_long() {
         let mut back_off = BackOff { longest: LAST };
-        let longer = LAST * 2;
-        for _ in 0..100 {
-            let right = LAST / 2;
-            assert!(pause(&mut back_off, right).await >= right);
-            assert_eq!(pause(&mut back_off, longer).await, longer);
+        let least = LAST * 2;
+        let mut pauses = Vec::new();
+        for _ in 0..1000 {
+            pauses.push(pause(&mut back_off, least).await);
         }
+        let (shortest, longest) = (pauses.iter().min(), pauses.iter().max());
+        assert!(shortest >= Some(&least), "{shortest:?}");
+        assert!(shortest < Some(&(least + LAST / 4)), "{shortest:?}");
+        assert!(longest > Some(&(least + LAST / 4 * 3)), "{longest:?}");
+        assert!(longest <= Some(&(least + LAST)), "{longest:?}");
     }
 }
