@@ -25,7 +25,7 @@ use super::names::killed;
 /// Of its managers, which start with another policy only without them.
 pub(super) const STATES: [&str; 2] = ["kubelet/cpu_manager_state", "kubelet/memory_manager_state"];
 
-/// The file that kubelet is started with; as it was, when it is dropped.
+/// The file that kubelet is started with, and a drop-in; as they were, when it is dropped.
 pub(super) struct Configuration {
     path: PathBuf,
     text: String,
@@ -45,10 +45,25 @@ impl Configuration {
         fs::write(&self.path, Value::from(all).to_string())?;
         Ok(())
     }
+
+    /// A drop-in with these fields.
+    fn drop_in(&self, fields: &Value) -> Result<()> {
+        let mut all: Map<String, Value> = serde_json::from_str(&self.text)?;
+        all.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind"));
+        all.extend(fields.as_object().context("fields")?.clone());
+        fs::write(self.drop_in_path(), Value::from(all).to_string())?;
+        Ok(())
+    }
+
+    fn drop_in_path(&self) -> PathBuf {
+        self.path.with_file_name("kubelet.conf.d/50-test.conf")
+    }
 }
 
 impl Drop for Configuration {
     fn drop(&mut self) {
+        // There may be none.
+        let _ = fs::remove_file(self.drop_in_path());
         let restored = fs::write(&self.path, &self.text).map_err(anyhow::Error::from);
         if let Err(error) = restored.and_then(|()| restart_without("kubelet", &STATES)) {
             eprintln!("restore kubelet: {error:#}");
@@ -143,10 +158,21 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
     };
     ensure!(text.lines().any(is_sum), "{text}");
     let text = agent.command(&["explain", "node"])?;
+    ensure!(text.lines().any(is_sum), "{text}");
     let words: Vec<_> = text.split_whitespace().collect();
     let threshold = ["at", "once", "200Mi"];
     ensure!(words.windows(3).any(|it| it == threshold), "{text}");
-    Ok(())
+
+    configuration.drop_in(&json!({"evictionHard": {"memory.available": "250Mi"}}))?;
+    restart("kubelet")?;
+    let drop_in = configuration.drop_in_path().display().to_string();
+    until("its drop-in comes on top", || {
+        let status = agent.status()?;
+        check_reserved(&status, 250 << 20, 350 << 20)?;
+        let kubelet = status.node.kubelet.context("no kubelet")?;
+        ensure!(kubelet.files == [&*file, &*drop_in], "{kubelet:?}");
+        Ok(())
+    })
 }
 
 /// Nobody has told the agent of the socket, which is where no runtime has it by default.

@@ -297,6 +297,7 @@ fn bring_up(cluster: &Cluster, programs: &Programs, hog: &Path) -> Result<()> {
         "logs",
         "certificates",
         "manifests",
+        "kubelet.conf.d",
         "networks",
         "nri/plugins",
         "nri/conf.d",

@@ -152,6 +152,8 @@ pub(super) fn kubelet(directory: &Path) -> Vec<String> {
     let place = |name: &str| place(directory, name);
     vec![
         format!("--config={}", place("kubelet.json")),
+        // A test puts a file there.
+        format!("--config-dir={}", place("kubelet.conf.d")),
         format!("--kubeconfig={}", place("kubelet.kubeconfig")),
         format!("--root-dir={}", place("kubelet")),
         format!("--cert-dir={}", place("kubelet-certificates")),
