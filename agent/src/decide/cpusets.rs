@@ -53,6 +53,14 @@ impl ContainerPlacement {
         }
     }
 
+    /// With memory of these nodes where no manager has an opinion: an earlier policy may have left it fewer.
+    pub fn or_memory_of(self, nodes: Option<NumaMask>) -> Self {
+        Self {
+            mems: self.mems.or(nodes),
+            ..self
+        }
+    }
+
     /// The resources that say no more than this.
     pub(super) fn resources(&self) -> CgroupResources {
         CgroupResources {
@@ -154,6 +162,25 @@ mod tests {
         assert_eq!(pod_pinning(&cpus, &uid()), CpuPinning::Exclusive);
         let other = PodUid("b".to_owned());
         assert_eq!(pod_pinning(&cpus, &other), CpuPinning::Shared);
+    }
+
+    #[test]
+    fn memory_that_an_earlier_policy_gave_is_widened_and_what_is_given_now_is_not() {
+        let all = Some(NumaMask::from_bits(0b11));
+        let own = Some(NumaMask::from_bits(0b10));
+        for (mems, nodes, expected) in [
+            (None, None, None),
+            (None, all, all),
+            (own, all, own),
+            (own, None, own),
+        ] {
+            let placement = ContainerPlacement {
+                mems,
+                ..ContainerPlacement::ANYWHERE
+            };
+            let resources = placement.or_memory_of(nodes).resources();
+            assert_eq!(resources.cpuset_mems, expected, "{mems:?} {nodes:?}");
+        }
     }
 
     #[test]

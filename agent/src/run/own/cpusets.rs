@@ -21,6 +21,7 @@ impl Loop {
     pub(super) fn placement_of(&self, pod: &PodUid, container: &str) -> ContainerPlacement {
         let placement = &self.placement;
         ContainerPlacement::of(&placement.cpus, &placement.memory, pod, container)
+            .or_memory_of(placement.gives_memory_back)
     }
 
     /// The cpusets of the containers of a pod that run, and nothing else of them.

@@ -37,6 +37,7 @@ use crate::model::admission::{
 use crate::model::container::ContainerState;
 use crate::model::eviction::{Eviction, EvictionCause, Victim};
 use crate::model::kubelet_state::PodEntries;
+use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::{Pod, PodUid};
 use crate::model::record::PodRef;
@@ -79,6 +80,8 @@ pub(super) struct Placement {
     /// An earlier policy has pinned containers, and this one gives out nothing: they get the whole
     /// machine back.
     gives_back: bool,
+    /// The same of memory: the NUMA nodes that they get back.
+    pub gives_memory_back: Option<NumaMask>,
     /// Why admissions were opened again that had been decided.
     reopened_by: MoveReason,
     /// What the files have, as far as this agent wrote them.
@@ -144,6 +147,7 @@ impl Placement {
             is_unsaved: true,
             is_unpublished: true,
             gives_back: false,
+            gives_memory_back: None,
             reopened_by: MoveReason::Restart,
             stored: Stored::default(),
             open: BTreeMap::new(),

@@ -75,6 +75,7 @@ impl Loop {
 
         // Containers that an earlier policy has pinned get the machine back.
         let was_pinned = matches!(cpu, Found::OtherPolicy);
+        let was_memory_given = matches!(memory, Found::OtherPolicy);
         let mut books = Books {
             cpu: cpu.into_inner(),
             memory: memory.into_inner(),
@@ -84,8 +85,14 @@ impl Loop {
         let faults = self.placement.managers.adopt(books);
         self.release_after_boot();
         self.reopen(&faults, MoveReason::Restart);
-        let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
+        let config = &self.placement.settings.config;
+        let is_off = config.cpu_manager_policy == CpuManagerPolicy::None;
+        let is_memory_off = config.memory_manager_policy == MemoryManagerPolicy::None;
+        let kubepods = self.hands.plan.kubepods_path();
+        let gives_memory_back = was_memory_given && is_memory_off;
+        let nodes = gives_memory_back.then(|| self.numa_nodes_of(&kubepods));
         self.placement.gives_back = was_pinned && is_off;
+        self.placement.gives_memory_back = nodes.flatten();
         self.books_changed();
         self.placement.is_pool_moved = true;
     }
@@ -231,10 +238,7 @@ impl Loop {
             if qos_class(pod) != QosClass::Guaranteed {
                 continue;
             }
-            let Ok(Some(mems)) = self.node.reader.mems(cgroup) else {
-                continue;
-            };
-            let Ok(numa) = NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))) else {
+            let Some(numa) = self.numa_nodes_of(cgroup) else {
                 continue;
             };
             let requests = container.resources.requests.iter();
@@ -250,6 +254,12 @@ impl Loop {
             containers.insert(container.name.clone(), blocks);
         }
         state
+    }
+
+    /// The NUMA nodes that a cgroup may have memory of, where the kernel says so.
+    fn numa_nodes_of(&self, path: &CgroupPath) -> Option<NumaMask> {
+        let mems = self.node.reader.mems(path).ok().flatten()?;
+        NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))).ok()
     }
 
     /// The devices of running containers, which show in the records of their admissions alone. One whose record
