@@ -27,15 +27,8 @@ use crate::observe::metrics::labels::{MoveReason, RestoreResult};
 use crate::sources::kubelet_state::{self, KubeletStateError};
 use crate::sys::Root;
 
-/// What became of one file.
-enum Found<T> {
-    /// As it was left, or never written.
-    Kept(T),
-    /// Of a policy that is not the configured one.
-    OtherPolicy,
-    /// Missing or not usable: from what runs.
-    Rebuilt(T),
-}
+/// What was read of one file; `None`: it is missing.
+type Read<T> = Result<Option<T>, KubeletStateError>;
 
 impl Loop {
     /// Takes up the books of an earlier agent or of kubelet. Called when the pods and what runs of them
@@ -60,6 +53,8 @@ impl Loop {
             entries,
         );
         let devices = kubelet_state::read_devices(&read, &directory);
+        let may_be_pinned = may_hold(&cpu);
+        let may_have_memory = may_hold(&memory);
 
         let cpu = self.found(cpu, &directory.join(CPU_FILE), Self::cpus_of_cgroups);
         let memory = self.found(
@@ -73,13 +68,10 @@ impl Loop {
             Self::devices_of_admissions,
         );
 
-        // Containers that an earlier policy has pinned get the machine back.
-        let was_pinned = matches!(cpu, Found::OtherPolicy);
-        let was_memory_given = matches!(memory, Found::OtherPolicy);
         let mut books = Books {
-            cpu: cpu.into_inner(),
-            memory: memory.into_inner(),
-            devices: devices.into_inner().into(),
+            cpu,
+            memory,
+            devices: devices.into(),
         };
         books.devices.prepared = self.placement.load_prepared();
         let faults = self.placement.managers.adopt(books);
@@ -88,10 +80,14 @@ impl Loop {
         let config = &self.placement.settings.config;
         let is_off = config.cpu_manager_policy == CpuManagerPolicy::None;
         let is_memory_off = config.memory_manager_policy == MemoryManagerPolicy::None;
+        // Containers that an earlier policy has pinned get the machine back.
+        let has_cpuset = |cgroup: &CgroupPath| matches!(self.node.reader.cpus(cgroup), Ok(Some(_)));
+        let gives_back =
+            may_be_pinned && is_off && self.running().any(|(_, _, cgroup)| has_cpuset(cgroup));
+        let gives_memory_back = may_have_memory && is_memory_off && self.running().next().is_some();
         let kubepods = self.hands.plan.kubepods_path();
-        let gives_memory_back = was_memory_given && is_memory_off;
         let nodes = gives_memory_back.then(|| self.numa_nodes_of(&kubepods));
-        self.placement.gives_back = was_pinned && is_off;
+        self.placement.gives_back = gives_back;
         self.placement.gives_memory_back = nodes.flatten();
         self.books_changed();
         self.placement.is_pool_moved = true;
@@ -164,25 +160,24 @@ impl Loop {
 
     fn found<T: Default + PartialEq>(
         &mut self,
-        read: Result<Option<T>, KubeletStateError>,
+        read: Read<T>,
         path: &Path,
         rebuild: impl FnOnce(&Self) -> T,
-    ) -> Found<T> {
+    ) -> T {
         let error = match read {
-            Ok(Some(state)) => return Found::Kept(state),
+            Ok(Some(state)) => return state,
             Ok(None) => {
                 let rebuilt = rebuild(self);
-                // Nobody has ever held anything.
-                if rebuilt == T::default() {
-                    return Found::Kept(rebuilt);
+                // Else nobody has ever held anything.
+                if rebuilt != T::default() {
+                    let message = format!(
+                        "{} is missing; it is rebuilt from what runs",
+                        path.display()
+                    );
+                    self.told.node("PlacementStateRebuilt", message);
+                    self.metrics.state_restored(RestoreResult::Rebuilt);
                 }
-                let message = format!(
-                    "{} is missing; it is rebuilt from what runs",
-                    path.display()
-                );
-                self.told.node("PlacementStateRebuilt", message);
-                self.metrics.state_restored(RestoreResult::Rebuilt);
-                return Found::Rebuilt(rebuilt);
+                return rebuilt;
             }
             Err(error) => error,
         };
@@ -196,13 +191,13 @@ impl Loop {
             {
                 let message = format!("{why}; it is set aside, and nothing is given out by it");
                 self.told.node("PlacementPolicyChanged", message);
-                Found::OtherPolicy
+                T::default()
             }
             _ => {
                 let message = format!("{why}; it is set aside, and rebuilt from what runs");
                 self.told.node("PlacementStateRebuilt", message);
                 self.metrics.state_restored(RestoreResult::Rebuilt);
-                Found::Rebuilt(rebuild(self))
+                rebuild(self)
             }
         }
     }
@@ -319,13 +314,10 @@ impl Loop {
     }
 }
 
-impl<T: Default> Found<T> {
-    fn into_inner(self) -> T {
-        match self {
-            Self::Kept(state) | Self::Rebuilt(state) => state,
-            Self::OtherPolicy => T::default(),
-        }
-    }
+/// Whether containers may hold what a policy gave them that is off now: only a file of the one that is on says that none
+/// does. Kubelet wants that of another policy deleted.
+fn may_hold<T>(read: &Read<T>) -> bool {
+    !matches!(read, Ok(Some(_)))
 }
 
 /// Pods with devices that were in before this boot, and of which nothing has begun since and something may.
@@ -356,6 +348,27 @@ mod tests {
     use crate::decide::testing;
     use crate::model::time::WallTime;
     use crate::run::own::pods::unknown_end;
+
+    #[test]
+    fn only_a_file_of_this_policy_says_that_nobody_holds_what_another_one_gave() {
+        let fault = |source| KubeletStateError::Unusable {
+            path: "state".into(),
+            source: Box::new(source),
+        };
+        let other = StateFileError::PolicyDiffers {
+            configured: "none".to_owned(),
+            found: "static".to_owned(),
+        };
+        let state = CpuState::default();
+        for (read, expected) in [
+            (Ok(Some(state)), false),
+            (Ok(None), true),
+            (Err(fault(other)), true),
+            (Err(fault(StateFileError::Corrupt)), true),
+        ] {
+            assert_eq!(may_hold(&read), expected, "{read:?}");
+        }
+    }
 
     #[test]
     fn devices_are_given_anew_to_pods_that_have_not_begun_since_the_boot() {
