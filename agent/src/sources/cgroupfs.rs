@@ -262,6 +262,11 @@ impl CgroupReader {
         self.list(path, ["cpuset.mems.effective", "cpuset.effective_mems"])
     }
 
+    /// Those that it was given itself: on v2 none where it follows the cgroup above it.
+    pub fn own_mems(&self, path: &CgroupPath) -> Result<Option<CpuSet>, ReadError> {
+        self.list(path, ["cpuset.mems"; 2])
+    }
+
     fn list(&self, path: &CgroupPath, [v2, v1]: [&str; 2]) -> Result<Option<CpuSet>, ReadError> {
         let Some(dir) = gone_is_none(self.dir(path, Controller::Cpuset.name()))? else {
             return Ok(None);

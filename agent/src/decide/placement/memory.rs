@@ -133,6 +133,21 @@ impl MemoryManager {
         Some(books::mask_of(blocks)).filter(|it| !it.is_empty())
     }
 
+    /// What a container holds that was given its memory on these nodes, where no state says so; `None`: nothing of its
+    /// own, or a share of its pod's budget, which is not known from it.
+    pub fn blocks_on(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        nodes: NumaMask,
+    ) -> Option<Vec<MemoryBlock>> {
+        if !self.is_managed(pod) || pod.has_pod_level_resources() {
+            return None;
+        }
+        let amounts = self.requests.of_container(pod, container).ok()?;
+        Some(books::blocks(nodes, &amounts)).filter(|it| !it.is_empty())
+    }
+
     /// What can be given out in all, a block for each NUMA node and type that has any.
     pub fn allocatable(&self) -> Vec<MemoryBlock> {
         let tables = self.fresh.iter().flat_map(|(id, node)| {

@@ -13,14 +13,14 @@ use crate::decide::placement::cpu::exclusive_cpus;
 use crate::decide::placement::devices::DeviceManager;
 use crate::decide::placement::managers::{Books, Managers, PlacementError, StateFault};
 use crate::decide::placement::record::AdmissionRecord;
-use crate::decide::qos::qos_class;
 use crate::model::admission::{Admission, MAX_RECORD_BYTES};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerState;
+use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
 use crate::model::numa::NumaMask;
-use crate::model::placement::{CpuState, DeviceState, MemoryBlock, MemoryState};
-use crate::model::pod::{Container, Pod, PodUid, QosClass};
+use crate::model::placement::{CpuState, DeviceState, MemoryState};
+use crate::model::pod::{Container, Pod, PodUid};
 use crate::model::topology::NumaNodeId;
 use crate::observe::chain;
 use crate::observe::metrics::labels::{MoveReason, RestoreResult};
@@ -222,39 +222,31 @@ impl Loop {
         state
     }
 
-    /// The NUMA nodes of running containers that are to have memory of their own.
+    /// The memory of running containers that are to have some of their own, by the NUMA nodes of their cgroups.
     fn memory_of_cgroups(&self) -> MemoryState {
         let mut state = MemoryState::default();
-        let config = &self.placement.settings.config;
-        if config.memory_manager_policy == MemoryManagerPolicy::None {
+        let Some(manager) = &self.placement.managers.memory else {
             return state;
-        }
+        };
+        let copied = match self.node.is_unified() {
+            true => None,
+            false => self.numa_nodes_of(&self.hands.plan.kubepods_path()),
+        };
         for (pod, container, cgroup) in self.running() {
-            if qos_class(pod) != QosClass::Guaranteed {
-                continue;
+            let mems = self.node.reader.own_mems(cgroup).ok().flatten();
+            let nodes = mems.and_then(|it| numa_nodes(&it));
+            let nodes = nodes.filter(|it| were_given(*it, copied));
+            if let Some(blocks) = nodes.and_then(|it| manager.blocks_on(pod, container, it)) {
+                let containers = state.containers.entry(pod.uid.clone()).or_default();
+                containers.insert(container.name.clone(), blocks);
             }
-            let Some(numa) = self.numa_nodes_of(cgroup) else {
-                continue;
-            };
-            let requests = container.resources.requests.iter();
-            let blocks = requests
-                .filter(|(name, _)| *name == "memory" || name.starts_with("hugepages-"))
-                .map(|(name, amount)| MemoryBlock {
-                    numa,
-                    resource: name.clone(),
-                    size: amount.units(),
-                })
-                .collect();
-            let containers = state.containers.entry(pod.uid.clone()).or_default();
-            containers.insert(container.name.clone(), blocks);
         }
         state
     }
 
     /// The NUMA nodes that a cgroup may have memory of, where the kernel says so.
     fn numa_nodes_of(&self, path: &CgroupPath) -> Option<NumaMask> {
-        let mems = self.node.reader.mems(path).ok().flatten()?;
-        NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))).ok()
+        numa_nodes(&self.node.reader.mems(path).ok().flatten()?)
     }
 
     /// The devices of running containers, which show in the records of their admissions alone. One whose record
@@ -314,6 +306,17 @@ impl Loop {
     }
 }
 
+fn numa_nodes(mems: &CpuSet) -> Option<NumaMask> {
+    NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))).ok()
+}
+
+/// Whether a container was given the nodes that its cpuset has. `copied`: those of the cgroups above it, which each
+/// cpuset of v1 begins with.
+fn were_given(nodes: NumaMask, copied: Option<NumaMask>) -> bool {
+    let may_be_copied = nodes.len() > 1 && copied == Some(nodes);
+    !nodes.is_empty() && !may_be_copied
+}
+
 /// Whether containers may hold what a policy gave them that is off now: only a file of the one that is on says that none
 /// does. Kubelet wants that of another policy deleted.
 fn may_hold<T>(read: &Read<T>) -> bool {
@@ -346,8 +349,24 @@ mod tests {
     use crate::decide::placement::devices::DeviceBooks;
     use crate::decide::pod_state::PodState;
     use crate::decide::testing;
+    use crate::model::pod::QosClass;
     use crate::model::time::WallTime;
     use crate::run::own::pods::unknown_end;
+
+    #[test]
+    fn nodes_that_are_those_of_the_cgroup_above_were_given_to_nobody() {
+        let mask = NumaMask::from_bits;
+        for (nodes, copied, expected) in [
+            (0b00, None, false),
+            (0b11, None, true),
+            (0b11, Some(0b11), false),
+            (0b10, Some(0b11), true),
+            (0b01, Some(0b01), true),
+        ] {
+            let were_given = were_given(mask(nodes), copied.map(mask));
+            assert_eq!(were_given, expected, "{nodes:b} {copied:?}");
+        }
+    }
 
     #[test]
     fn only_a_file_of_this_policy_says_that_nobody_holds_what_another_one_gave() {

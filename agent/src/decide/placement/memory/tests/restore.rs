@@ -43,6 +43,45 @@ fn memory_to_be_used_again_counts_as_enough() {
 }
 
 #[test]
+fn what_cgroups_say_is_what_was_given_and_pods_without_memory_of_their_own_have_none() {
+    for (manages_pod_level, spec, expected) in [
+        (
+            true,
+            "app {req cpu=1 memory=2Gi lim cpu=1 memory=2Gi}",
+            true,
+        ),
+        (
+            true,
+            "app {req cpu=1 memory=1Gi lim cpu=1 memory=2Gi}",
+            false,
+        ),
+        (
+            true,
+            "pod {req cpu=2 memory=4Gi lim cpu=2 memory=4Gi} app {req cpu=1 memory=2Gi lim cpu=1 memory=2Gi}",
+            false,
+        ),
+        (
+            false,
+            "pod {req cpu=2 memory=4Gi lim cpu=2 memory=4Gi} app {req cpu=1 memory=2Gi lim cpu=1 memory=2Gi}",
+            false,
+        ),
+    ] {
+        let pod = testing::pod(spec);
+        let app = &pod.containers[0];
+        let mut settings = settings(Compat::Ballast, &[(9, 0), (9, 0)]);
+        settings.manages_pod_level = manages_pod_level;
+        let mut manager = MemoryManager::new(settings).expect("settings that fit");
+        let found = manager.blocks_on(&pod, app, mask(&[1]));
+        assert_eq!(found.is_some(), expected, "{spec}");
+        if found.is_some() {
+            assert_eq!(manager.allocate(&pod, app, at(&[1])), Ok(()));
+            let given = manager.blocks_of(&pod.uid, &app.name);
+            assert_eq!(found.as_deref(), given, "{spec}");
+        }
+    }
+}
+
+#[test]
 fn a_machine_that_changed_takes_over_what_fits() {
     let mut before = manager(Compat::Ballast, &[(9, 0), (9, 0), (9, 0)]);
     take(&mut before, &pod("a", "app 6"), at(&[2]));
