@@ -42,6 +42,7 @@ pub enum ApplyError {
         path: CgroupPath,
         /// Controllers, and below which directory.
         what: String,
+        /// What is wrong and what would be right, as far as the kernel says so.
         hint: &'static str,
         source: FsError,
     },
@@ -94,6 +95,22 @@ pub enum ApplyError {
         file: String,
         controller: &'static str,
     },
+}
+
+/// Why controllers are not turned on for the children of a cgroup, as `+cpu` (Documentation/admin-guide/cgroup-v2.rst).
+fn why_not_enabled(controllers: &str, errno: Option<i32>) -> &'static str {
+    match (controllers, errno) {
+        (_, Some(EBUSY)) => {
+            ": that directory has processes of its own, by its cgroup.procs; right would be to move them into a cgroup \
+             of theirs, or a cgroupRoot without processes"
+        }
+        // CONFIG_RT_GROUP_SCHED; nothing else makes it invalid.
+        ("+cpu", Some(EINVAL)) => {
+            ": this kernel groups real-time processes, and some run below that directory; right would be to move those \
+             into the root cgroup, or to give them another scheduling policy"
+        }
+        _ => "",
+    }
 }
 
 /// A cgroup is memory of the kernel, which counts for the one above it.
@@ -379,12 +396,7 @@ impl CgroupWriter {
         let failed = |controllers: &str, source: FsError| ApplyError::Enable {
             path: path.clone(),
             what: format!("controllers {controllers} below {}", dir.path().display()),
-            hint: match source.errno() {
-                Some(EBUSY) => {
-                    ": it has processes of its own; choose a cgroupRoot without processes"
-                }
-                _ => "",
-            },
+            hint: why_not_enabled(controllers, source.errno()),
             source,
         };
         let enabled = dir
@@ -842,6 +854,29 @@ mod tests {
                 let text = Root::host().read_text(scratch.path(procs(tree, cgroup)));
                 assert_eq!(text.unwrap(), expected, "{tree} {cgroup}");
             }
+        }
+    }
+
+    #[test]
+    fn a_controller_that_is_refused_is_told_with_what_would_be_right() {
+        for (controllers, errno, part) in [
+            ("+cpu", Some(EINVAL), "real-time processes"),
+            ("+cpu", Some(EBUSY), "a cgroupRoot without processes"),
+            ("+memory", Some(EBUSY), "a cgroupRoot without processes"),
+            ("+memory", Some(EINVAL), ""),
+            ("+cpu", Some(EACCES), ""),
+            ("", None, ""),
+        ] {
+            let error = ApplyError::Enable {
+                path: CgroupPath::new("/pod/c").unwrap(),
+                what: format!("controllers {controllers} below /sys/fs/cgroup"),
+                hint: why_not_enabled(controllers, errno),
+                source: Root::host().read_text("/nothing-here").unwrap_err(),
+            };
+            let text = error.to_string();
+            assert!(text.contains(part), "{text}");
+            let ends = text.ends_with("for cgroup /pod/c");
+            assert_eq!(ends, part.is_empty(), "{text}");
         }
     }
 
