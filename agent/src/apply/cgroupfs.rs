@@ -46,7 +46,7 @@ pub enum ApplyError {
         hint: &'static str,
         source: FsError,
     },
-    #[error("write {value:?} to {file} of cgroup {path}")]
+    #[error("write {value:?} to {file} of cgroup {path}{}", why_busy(.file, .source.errno()))]
     Write {
         path: CgroupPath,
         file: String,
@@ -108,6 +108,19 @@ fn why_not_enabled(controllers: &str, errno: Option<i32>) -> &'static str {
         ("+cpu", Some(EINVAL)) => {
             ": this kernel groups real-time processes, and some run below that directory; right would be to move those \
              into the root cgroup, or to give them another scheduling policy"
+        }
+        _ => "",
+    }
+}
+
+/// What stands against a value (mm/hugetlb_cgroup.c; kernel/cgroup/cpuset-v1.c: `cpuset1_validate_change`).
+fn why_busy(file: &str, errno: Option<i32>) -> &'static str {
+    match (file.split('.').next(), errno) {
+        (Some("hugetlb"), Some(EBUSY)) => {
+            ": more huge pages are in use; it is set once those are given back"
+        }
+        (Some("cpuset"), Some(EBUSY)) => {
+            ": a cgroup below it has others; right would be a part of these there"
         }
         _ => "",
     }
@@ -877,6 +890,27 @@ mod tests {
             assert!(text.contains(part), "{text}");
             let ends = text.ends_with("for cgroup /pod/c");
             assert_eq!(ends, part.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_what_is_there_stands_against_is_told_with_what_that_is() {
+        for (file, errno, part) in [
+            ("hugetlb.2MB.max", Some(EBUSY), "more huge pages are in use"),
+            (
+                "hugetlb.1GB.rsvd.limit_in_bytes",
+                Some(EBUSY),
+                "more huge pages are in use",
+            ),
+            ("hugetlb.2MB.max", Some(EINVAL), ""),
+            ("cpuset.mems", Some(EBUSY), "a cgroup below it has others"),
+            ("cpuset.cpus", Some(EACCES), ""),
+            ("memory.limit_in_bytes", Some(EBUSY), ""),
+            ("cpu.max", None, ""),
+        ] {
+            let why = why_busy(file, errno);
+            assert!(why.contains(part), "{file}: {why}");
+            assert_eq!(why.is_empty(), part.is_empty(), "{file}: {why}");
         }
     }
 
