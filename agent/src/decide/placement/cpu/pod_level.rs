@@ -29,6 +29,12 @@ impl CpuManager {
             return Ok(());
         }
         let before = self.state.clone();
+        if self.settings.compat == Compat::Ballast {
+            // By themselves, in books that were made from what runs.
+            for container in pod.all_containers() {
+                self.release(&pod.uid, &container.name);
+            }
+        }
         let done = self.allocate_new_pod(pod, n, hint);
         if done.is_err() && self.settings.compat == Compat::Ballast {
             // Kubelet keeps what it took.

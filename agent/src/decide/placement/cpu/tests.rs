@@ -627,6 +627,27 @@ fn the_cpus_of_a_pod_are_divided_among_its_containers() {
     }
 }
 
+/// As after books were lost: what each container runs on is known, and not what the pod has.
+#[test]
+fn a_pod_that_is_given_its_cpus_gives_back_what_its_containers_had_by_themselves() {
+    let whole = pod_of_six("app 2 app 100m");
+    let mut cpu = manager("T8", "0,8", "", Compat::Ballast);
+    let found = state("0-6,8-14", &[("p", "app0", "7,15")]);
+    assert_eq!(cpu.adopt(found), []);
+    cpu.allocate_pod(&whole, on(&[0])).expect("room");
+    check_books(&cpu);
+    cpu.retain(|_, _| false);
+    assert_eq!(cpu.state(), &state("0-15", &[]));
+
+    // Where it fails they keep it.
+    let found = state("0-6,8-14", &[("p", "app0", "7,15")]);
+    assert_eq!(cpu.adopt(found.clone()), []);
+    let too_much = pod_of_six("app 2 app 5");
+    cpu.allocate_pod(&too_much, on(&[0]))
+        .expect_err("7 of 6 CPUs");
+    assert_eq!(cpu.state(), &found);
+}
+
 #[test]
 fn a_pod_whose_parts_exceed_it_leaves_nothing_behind() {
     let whole = pod_of_six("app 4 app 4");
