@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use super::resource_settings::{CpuLimits, CpuPinning, ResourceSettings};
 use crate::config::{Compat, MemoryReservationPolicy};
-use crate::model::pod::{Overhead, Pod, PodLevel, QosClass, ResourceList, cpu_in, memory_in};
+use crate::model::pod::{
+    Overhead, Pod, PodLevel, QosClass, ResourceList, Volume, VolumeSource, cpu_in, memory_in,
+};
 use crate::model::quantity::Quantity;
 use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::{Bytes, Limit, MIN_SHARES, MilliCpu, cpu_quota, cpu_shares};
@@ -62,7 +64,7 @@ pub fn pod_resources(
 /// The size of a volume in memory: the smallest of its own limit, what the pod's cgroup may hold and
 /// what the node has for pods; limits of 0 are none (kubelet 1.36,
 /// pkg/volume/emptydir/empty_dir.go, calculateEmptyDirMemorySize).
-pub fn memory_volume_size(
+fn memory_volume_size(
     size_limit: Option<&Quantity>,
     pod: &CgroupResources,
     allocatable: Bytes,
@@ -74,6 +76,27 @@ pub fn memory_volume_size(
     let own = size_limit.map(Quantity::units);
     let limits = [pod, own].into_iter().flatten().filter(|n| *n > 0);
     Bytes(limits.fold(allocatable.0, u64::min))
+}
+
+/// The sizes of the volumes in memory of a pod, by their names.
+pub fn memory_volumes(
+    pod: &Pod,
+    class: QosClass,
+    settings: &ResourceSettings,
+    allocatable: Bytes,
+) -> BTreeMap<String, Bytes> {
+    let resources = pod_resources(pod, class, settings, CpuPinning::Shared);
+    let size = |volume: &Volume| match &volume.source {
+        VolumeSource::EmptyDir {
+            memory: true,
+            size_limit,
+        } => {
+            let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
+            Some((volume.name.clone(), size))
+        }
+        _ => None,
+    };
+    pod.volumes.iter().filter_map(size).collect()
 }
 
 /// `memory.min` or `memory.low` of the pod: its request, under TieredReservation.

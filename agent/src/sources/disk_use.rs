@@ -122,6 +122,11 @@ impl Place {
         })
     }
 
+    /// It is memory that is mounted here.
+    pub fn is_memory(&self) -> bool {
+        self.is_memory
+    }
+
     /// Of its file system.
     pub fn device(&self) -> u64 {
         self.device

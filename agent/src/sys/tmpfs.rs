@@ -1,6 +1,7 @@
 //! Volumes in memory.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -24,27 +25,42 @@ pub fn mount_tmpfs(path: &Path, size: Bytes, group: Option<u32>) -> Result<(), F
     if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         return Ok(());
     }
+    let options = match group {
+        Some(group) => format!(",mode=2777,gid={group}"),
+        None => ",mode=0777".to_owned(),
+    };
+    mount_sized(&directory, MsFlags::empty(), size, &options).map_err(|e| failed(e.into()))
+}
+
+/// Gives the tmpfs that is mounted as this directory another size, in whole pages and at least one. The kernel refuses a
+/// size that is less than what is in use (EINVAL).
+pub fn resize_tmpfs(directory: impl AsFd, size: Bytes) -> io::Result<()> {
+    mount_sized(directory, MsFlags::MS_REMOUNT, size, "").map_err(io::Error::from)
+}
+
+fn mount_sized(
+    directory: impl AsFd,
+    flags: MsFlags,
+    size: Bytes,
+    options: &str,
+) -> Result<(), Errno> {
     // By descriptor: the path could lead elsewhere by now.
-    let target = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    let mount = |options: &str| {
+    let target = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    let mount = |more: &str| {
+        // 0 would be no limit.
+        let size = size.0.max(1);
+        let options = format!("size={size}{options}{more}");
         mount(
             Some("tmpfs"),
             &*target,
             Some("tmpfs"),
-            MsFlags::empty(),
-            Some(options),
+            flags,
+            Some(options.as_str()),
         )
     };
-    // 0 would be no limit.
-    let size = size.0.max(1);
-    let options = match group {
-        Some(group) => format!("size={size},mode=2777,gid={group}"),
-        None => format!("size={size},mode=0777"),
-    };
-    match mount(&format!("{options},noswap")) {
-        // Of an option that it does not know.
-        Err(Errno::EINVAL) => mount(&options),
+    match mount(",noswap") {
+        // Of an option that it does not know, or that the mount was made without.
+        Err(Errno::EINVAL) => mount(""),
         other => other,
     }
-    .map_err(|e| failed(e.into()))
 }

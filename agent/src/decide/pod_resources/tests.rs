@@ -223,3 +223,27 @@ fn a_volume_in_memory_has_the_smallest_of_its_limits() {
         assert_eq!(got, Bytes(size), "{own:?} {pod:?}");
     }
 }
+
+#[test]
+fn volumes_in_memory_grow_and_shrink_with_the_limit_of_their_pod() {
+    let volume = |name: &str, memory, size_limit: Option<&str>| Volume {
+        name: name.to_owned(),
+        source: VolumeSource::EmptyDir {
+            memory,
+            size_limit: size_limit.map(|it| it.parse().expect("a quantity")),
+        },
+    };
+    for (limit, free) in [("64Mi", 64), ("32Mi", 32), ("2Gi", 1024)] {
+        let mut pod = pod(&format!("app {{lim memory={limit}}}"));
+        pod.volumes = vec![
+            volume("free", true, None),
+            volume("bounded", true, Some("8Mi")),
+            volume("on-disk", false, None),
+        ];
+        let settings = settings(Compat::Ballast);
+        let sizes = memory_volumes(&pod, qos_class(&pod), &settings, Bytes(1024 * MI));
+        let expected = [("free", free), ("bounded", 8)];
+        let expected = expected.map(|(name, size)| (name.to_owned(), Bytes(size * MI)));
+        assert_eq!(sizes, BTreeMap::from(expected), "{limit}");
+    }
+}

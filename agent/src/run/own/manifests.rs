@@ -8,6 +8,7 @@ use super::Loop;
 use super::beginning::Beginning;
 use super::fitness::find_node;
 use super::pods::{PodEntry, StatePaths};
+use super::start::resize_volumes;
 use crate::config::{Compat, Config, OwnConfig, PodsConfig};
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
@@ -249,6 +250,10 @@ impl Loop {
             (Change::InPlace(fields), None) => {
                 let text = format!("has another definition now: {}", fields.join(", "));
                 self.told.redefined(&entry.pod_ref, text);
+                let (plan, old) = (&self.hands.plan, &entry.state.pod);
+                for text in resize_volumes(plan, &self.paths, (old, pod), entry.qos) {
+                    self.told.redefined(&entry.pod_ref, text);
+                }
                 entry.facts = Arc::new(pod_facts(pod, entry.qos, self.own.compat));
                 entry.take(pod.clone(), digest, Redefinition { at, fields });
                 self.ask_again(&pod.uid);

@@ -1,6 +1,6 @@
 //! From a container of a pod to all that its start needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,20 @@ use super::pods::{PodEntry, StatePaths};
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::desired::NodePlan;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
-use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
-use crate::decide::resource_settings::CpuPinning;
+use crate::decide::pod_resources::{memory, memory_volumes};
 use crate::model::container::{ContainerStatus, SpecHash};
 use crate::model::device::ContainerDevices;
-use crate::model::pod::{Container, HostPathKind, Pod, PodUid, Volume, VolumeSource};
+use crate::model::pod::{Container, HostPathKind, Pod, PodUid, QosClass, Volume, VolumeSource};
+use crate::model::quantity::Quantity;
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
-use crate::sources::disk_use::Tree;
+use crate::sources::disk_use::{Place, Tree};
 use crate::sources::node_address;
 use crate::sources::users::{self, User};
 use crate::sys::below::create_dirs;
-use crate::sys::tmpfs::mount_tmpfs;
+use crate::sys::tmpfs::{mount_tmpfs, resize_tmpfs};
 use crate::sys::{FsError, Root};
+use crate::units::Bytes;
 
 /// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
 /// goes in as a hash, since a UID may be long and of any case.
@@ -214,23 +215,17 @@ pub(super) fn make_volumes(
     if !root.has_name(&directory)? {
         root.create_dir_all(&directory)?;
     }
+    let sizes = memory_volume_sizes(plan, pod, entry.qos);
     for volume in &pod.volumes {
-        let VolumeSource::EmptyDir {
-            memory: in_memory,
-            size_limit,
-        } = &volume.source
-        else {
+        if !matches!(volume.source, VolumeSource::EmptyDir { .. }) {
             continue;
-        };
+        }
         let path = paths.volume(&pod.uid, &volume.name);
         // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
         root.provide_shared_dir(&path, pod.fs_group)?;
-        if *in_memory {
-            let settings = &plan.settings;
-            let resources = pod_resources(pod, entry.qos, settings, CpuPinning::Shared);
-            let allocatable = memory(&plan.allocatable.node_allocatable(0));
-            let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
-            mount_tmpfs(&path, size, pod.fs_group)?;
+        let size = sizes.get(&volume.name);
+        if let Some(size) = size {
+            mount_tmpfs(&path, *size, pod.fs_group)?;
         }
         let mut sub_paths = sub_paths(pod, container, &volume.name).peekable();
         if sub_paths.peek().is_none() {
@@ -239,7 +234,7 @@ pub(super) fn make_volumes(
         let tree = Tree {
             path,
             above: paths.pods(),
-            is_in_memory: *in_memory,
+            is_in_memory: size.is_some(),
         };
         // In what somebody has mounted over a volume nothing is made.
         if let Some(place) = tree.place(&root) {
@@ -249,6 +244,43 @@ pub(super) fn make_volumes(
         }
     }
     Ok(())
+}
+
+/// See [`memory_volumes`].
+fn memory_volume_sizes(plan: &NodePlan, pod: &Pod, class: QosClass) -> BTreeMap<String, Bytes> {
+    let allocatable = memory(&plan.allocatable.node_allocatable(0));
+    memory_volumes(pod, class, &plan.settings, allocatable)
+}
+
+/// Gives the volumes in memory of a pod that has another definition now the sizes that it has for them. A sentence for
+/// each that keeps its own, as one that holds more.
+pub(super) fn resize_volumes(
+    plan: &NodePlan,
+    paths: &StatePaths,
+    (old, new): (&Pod, &Pod),
+    class: QosClass,
+) -> Vec<String> {
+    let before = memory_volume_sizes(plan, old, class);
+    let resized = memory_volume_sizes(plan, new, class).into_iter();
+    let mut told = Vec::new();
+    for (name, size) in resized.filter(|(name, size)| before.get(name) != Some(size)) {
+        let tree = Tree {
+            path: paths.volume(&new.uid, &name),
+            above: paths.pods(),
+            is_in_memory: true,
+        };
+        // One that is not there yet is made with its size.
+        let place = tree.place(&Root::host()).filter(Place::is_memory);
+        if let Some(place) = place
+            && let Err(error) = resize_tmpfs(&place, size)
+        {
+            let size = Quantity::from_bytes(size.0);
+            told.push(format!(
+                "volume {name} keeps its size: it cannot have {size}, as where it holds more ({error})"
+            ));
+        }
+    }
+    told
 }
 
 /// The parts of a volume that a container mounts.
