@@ -81,6 +81,21 @@ pub fn present(root: &Root) -> Option<CpuSet> {
     cpu_list(root, &format!("{CPUS}/present"))
 }
 
+/// Whether the NUMA nodes of `topology` have other pools of huge pages by now.
+pub fn have_hugepages_moved(root: &Root, topology: &Topology) -> Result<bool, TopologyError> {
+    // Without nodes and with one the pools of the machine say it all.
+    if topology.numa_nodes.len() < 2 {
+        return Ok(false);
+    }
+    for (NumaNodeId(id), node) in &topology.numa_nodes {
+        let directory = format!("{NODES}/node{id}/hugepages");
+        if hugepages(root, &directory)? != node.hugepages {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn ids(root: &Root, directory: &str, prefix: &str) -> Result<Vec<u32>, FsError> {
     match root.list(directory) {
         Ok(names) => Ok(names
@@ -149,4 +164,35 @@ fn cpu_list(root: &Root, path: &str) -> Option<CpuSet> {
 /// A number that is 0 or more; -1 stands for "not known" in these files.
 fn id(root: &Root, path: &str) -> Option<u32> {
     number(&root.read_text(path).ok()?, "an id").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn pages_that_one_numa_node_has_in_place_of_another_have_moved() {
+        let machine = Scratch::new("numa-hugepages");
+        let root = Root::at(machine.directory());
+        let pool = |node: u32| format!("{NODES}/node{node}/hugepages/hugepages-2048kB");
+        let set = |node: u32, pages: &str| {
+            let file = format!("{}/nr_hugepages", pool(node));
+            machine.write(file.trim_start_matches('/'), pages);
+        };
+        root.create_dir_all(format!("{CPUS}/cpu0")).expect("made");
+        for (node, pages) in [(0, "4\n"), (1, "0\n")] {
+            root.create_dir_all(pool(node)).expect("made");
+            set(node, pages);
+        }
+        machine.write("sys/devices/system/node/node0/cpulist", "0\n");
+        let before = topology(&root).expect("a CPU");
+        let have_moved = || have_hugepages_moved(&root, &before).expect("read");
+        assert!(!have_moved());
+        set(0, "1\n");
+        set(1, "3\n");
+        assert!(have_moved());
+        let after = topology(&root).expect("a CPU");
+        assert!(!have_hugepages_moved(&root, &after).expect("read"));
+    }
 }

@@ -211,7 +211,8 @@ impl Hands {
         }))
     }
 
-    /// Huge pages may have been set aside or given back; the budgets follow. False: they are as they were.
+    /// Huge pages may have been set aside or given back, or be of another NUMA node; the budgets follow. False: they are
+    /// as they were.
     pub(super) fn refresh_hugepages(
         &mut self,
         node: &mut Node,
@@ -219,9 +220,12 @@ impl Hands {
         kubelet: &KubeletConfig,
     ) -> Result<bool, RunError> {
         let found = procfs::hugepage_pools(root).map_err(NodeError::from)?;
-        let Some(capacity) = with_hugepages(&node.capacity, found) else {
+        let changed = with_hugepages(&node.capacity, found);
+        let have_moved = || sysfs::have_hugepages_moved(root, &node.topology);
+        if changed.is_none() && !have_moved().map_err(NodeError::from)? {
             return Ok(false);
-        };
+        }
+        let capacity = changed.unwrap_or_else(|| node.capacity.clone());
         let online = node.topology.online();
         let topology = sysfs::topology_within(root, &online).map_err(NodeError::from)?;
         let kubelet = &while_online(kubelet, &online);
