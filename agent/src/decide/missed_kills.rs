@@ -132,11 +132,12 @@ struct Account {
     since: Duration,
     /// When the last kill was that has become known since.
     last: Duration,
-    counted: u64,
+    /// The last reading: of processes, or one that may have some of them twice.
+    counted: OomCount,
     /// Of a pod: those that were told as missed of it, and may be of a container that is found later.
     told: u64,
     /// More was counted than is known: how much, and when that was read.
-    open: Option<(Duration, u64)>,
+    open: Option<(Duration, OomCount)>,
     /// It was killed while nobody watched.
     was_unwatched: bool,
     is_removed: bool,
@@ -164,7 +165,7 @@ impl KillAccounts {
             account.look(now);
             if account.open.is_some() {
                 // What is compared still is told by the time it is found again.
-                known.insert(cgroup, open.counted);
+                known.insert(cgroup, account.counted());
                 self.accounts.insert(cgroup, account);
             }
         }
@@ -282,10 +283,10 @@ impl KillAccounts {
         let Some(account) = self.accounts.get_mut(&cgroup) else {
             return false;
         };
-        let before = account.counted;
+        let before = account.counted();
         account.count(counted, now);
         let is_open = account.open.is_some();
-        account.was_unwatched |= was_unwatched && is_open && account.counted > before;
+        account.was_unwatched |= was_unwatched && is_open && account.counted() > before;
         is_open
     }
 
@@ -424,7 +425,7 @@ impl KillAccounts {
     /// A reading in the place of those before it, which were taken for what programs report.
     pub fn recount(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.counted = 0;
+            account.counted = OomCount::exact(0);
             account.open = None;
             account.count(counted, now);
         }
@@ -449,7 +450,7 @@ impl KillAccounts {
     pub fn lose(&mut self, cgroup: CgroupId) {
         // What is compared still is told by then.
         let account = self.accounts.get(&cgroup);
-        let known = account.map(|it| it.known.max(it.counted));
+        let known = account.map(|it| it.known.max(it.counted()));
         self.end(cgroup);
         let known = known.filter(|it| *it > 0);
         if let (Some(before), Some(known)) = (&mut self.before, known) {
@@ -570,7 +571,7 @@ impl Account {
             known,
             since: Duration::ZERO,
             last: Duration::ZERO,
-            counted: 0,
+            counted: OomCount::exact(0),
             told: 0,
             open: None,
             was_unwatched: false,
@@ -594,15 +595,20 @@ impl Account {
         }
     }
 
+    /// How many processes are counted, by what is known now.
+    fn counted(&self) -> u64 {
+        processes(self.counted, self.known)
+    }
+
     /// How many are counted and not known.
     fn unknown(&self) -> u64 {
-        self.counted.saturating_sub(self.known)
+        self.counted().saturating_sub(self.known)
     }
 
     fn know(&mut self, n: u64, at: Duration) {
         self.known += n;
         self.last = self.last.max(at);
-        if self.counted <= self.known {
+        if self.counted() <= self.known {
             self.look(at);
         }
     }
@@ -612,17 +618,24 @@ impl Account {
         if self.of == CountOf::Pod && counted.is_ambiguous() {
             return;
         }
-        self.counted = self.counted.max(processes(counted, self.known));
+        let counted = match counted.is_ambiguous() {
+            true => counted,
+            false => OomCount::exact(processes(counted, 0)),
+        };
+        // An older one may come later.
+        if counted.kills >= self.counted.kills {
+            self.counted = counted;
+        }
         // A victim that was gone before it was counted again is counted once less than it is known. A container goes with
         // it, and its pod would hide as many of those that come.
         if self.of == CountOf::Pod && now > self.last {
-            self.known = self.known.min(self.counted);
+            self.known = self.known.min(self.counted());
         }
         self.look(now);
     }
 
     fn look(&mut self, now: Duration) {
-        if self.counted > self.known {
+        if self.counted() > self.known {
             self.open.get_or_insert((now, self.counted));
         } else {
             self.open = None;
@@ -638,7 +651,7 @@ impl Account {
     /// What is open and not known is missed.
     fn settle(&mut self, cgroup: CgroupId, heard: Duration, has_programs: bool) -> Option<Missed> {
         let (at, counted) = self.open.take()?;
-        let n = counted.saturating_sub(self.known);
+        let n = processes(counted, self.known).saturating_sub(self.known);
         self.known += n;
         let was_unwatched = std::mem::take(&mut self.was_unwatched);
         self.look(heard.max(at));

@@ -305,6 +305,14 @@ impl OomCount {
         })
     }
 
+    /// Of so many processes, each of them counted once.
+    pub fn exact(processes: u64) -> Self {
+        Self {
+            kills: processes,
+            group_kills: Some(0),
+        }
+    }
+
     /// Whether processes may be counted twice and the kernel does not say how many.
     pub fn is_ambiguous(self) -> bool {
         self.group_kills.is_none() && self.kills > 0

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cgroup_files::CountOf;
+use super::cgroup_files::{CountOf, OomCount};
 use super::cgroup_path::CgroupPath;
 use super::event::CgroupId;
 
@@ -47,6 +47,7 @@ const PATH: &str = "cgroup";
 const POD: &str = "pod_cgroup_id";
 const IS_POD: &str = "is_pod";
 const UNWATCHED: &str = "unwatched";
+const AMBIGUOUS: &str = "ambiguous";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
@@ -61,7 +62,8 @@ const WITHOUT_WORKLOAD: &str = "oom_kills_without_workload";
 /// Kills of a cgroup that the kernel has counted, of which not all are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenKills {
-    pub counted: u64,
+    /// Of processes, or a count that may have some of them twice.
+    pub counted: OomCount,
     pub of: CountOf,
     /// They are of a time when nobody watched.
     pub was_unwatched: bool,
@@ -119,9 +121,11 @@ impl SavedCounts {
                 CountOf::Pod => Some((IS_POD, true.to_string())),
             };
             let unwatched = it.was_unwatched.then(|| (UNWATCHED, true.to_string()));
-            let more = of.into_iter().chain(unwatched);
+            let is_ambiguous = it.counted.is_ambiguous();
+            let ambiguous = is_ambiguous.then(|| (AMBIGUOUS, true.to_string()));
+            let more = of.into_iter().chain(unwatched).chain(ambiguous);
             labels.extend(more.map(|(label, it)| (label.to_owned(), it)));
-            let value = as_value(it.counted);
+            let value = as_value(it.counted.kills);
             SavedSeries { labels, value }
         });
         self.set_if_any(OPEN, series);
@@ -133,7 +137,10 @@ impl SavedCounts {
         let open = saved.filter_map(|it| {
             let pod = it.labels.get(POD).and_then(|it| it.parse().ok());
             let open = OpenKills {
-                counted: as_count(it.value),
+                counted: OomCount {
+                    kills: as_count(it.value),
+                    group_kills: (!it.labels.contains_key(AMBIGUOUS)).then_some(0),
+                },
                 of: match it.labels.contains_key(IS_POD) {
                     true => CountOf::Pod,
                     false => CountOf::Cgroup {
@@ -347,13 +354,16 @@ mod tests {
             pod: pod.map(CgroupId),
         };
         let open = [
-            (7, in_pod(Some(6)), true, path),
-            (8, in_pod(None), false, None),
-            (6, CountOf::Pod, false, None),
+            (7, Some(0), in_pod(Some(6)), true, path),
+            (8, None, in_pod(None), false, None),
+            (6, Some(0), CountOf::Pod, false, None),
         ];
-        let open = open.map(|(id, of, was_unwatched, path)| {
+        let open = open.map(|(id, group_kills, of, was_unwatched, path)| {
             let open = OpenKills {
-                counted: id,
+                counted: OomCount {
+                    kills: id,
+                    group_kills,
+                },
                 of,
                 was_unwatched,
                 path,

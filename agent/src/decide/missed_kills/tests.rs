@@ -336,6 +336,29 @@ fn what_was_counted_before_it_was_known_that_nobody_reports_is_counted_anew() {
     assert_eq!(settle(&mut accounts, 9000), []);
 }
 
+/// Before Linux 5.17. A count is read, by this agent or by the one before, while its report still waits in the ring.
+#[test]
+fn a_report_tells_that_a_process_was_counted_twice_before_it_came() {
+    let counted = OomCount {
+        kills: 2,
+        group_kills: None,
+    };
+    let mut first = resumed(true, 0);
+    assert!(first.adopt(CONTAINER, ALONE, counted, at(1000)));
+    first.all_are_found();
+    let gone = next_of(&first, 1100);
+    let mut found = next_of(&first, 1100);
+    assert!(found.adopt(CONTAINER, ALONE, counted, at(1200)));
+    for mut accounts in [first, gone, found] {
+        report(&mut accounts, &kill(950, CONTAINER));
+        assert!(!accounts.is_open());
+        assert_eq!(settle(&mut accounts, 9000), []);
+    }
+    let mut lost = resumed(true, 0);
+    lost.adopt(CONTAINER, ALONE, counted, at(1000));
+    assert_eq!(settle(&mut lost, 9000), [(CONTAINER, 2)]);
+}
+
 #[test]
 fn what_an_agent_took_along_when_it_died_is_missed() {
     let mut accounts = resumed(false, 3);
@@ -466,14 +489,21 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
         (3, Some(2), 0, 2),
         (4, None, 0, 4),
     ] {
-        let mut accounts = accounts();
-        for _ in 0..n_reported {
-            report(&mut accounts, &kill(50, CONTAINER));
-        }
         let counted = OomCount { kills, group_kills };
-        accounts.count(CONTAINER, counted, at(100));
-        let n: u64 = settle(&mut accounts, 2100).iter().map(|(_, n)| n).sum();
-        assert_eq!(n, expected, "{counted:?}, {n_reported} reported");
+        for is_counted_first in [false, true] {
+            let mut accounts = accounts();
+            if is_counted_first {
+                accounts.count(CONTAINER, counted, at(50));
+            }
+            for _ in 0..n_reported {
+                report(&mut accounts, &kill(50, CONTAINER));
+            }
+            accounts.count(CONTAINER, counted, at(100));
+            let n: u64 = settle(&mut accounts, 2100).iter().map(|(_, n)| n).sum();
+            let context = format!("{counted:?}, {n_reported} reported, {is_counted_first}");
+            assert_eq!(n, expected, "{context}");
+            assert_eq!(settle(&mut accounts, 9000), [], "{context}");
+        }
     }
 }
 
