@@ -284,7 +284,7 @@ impl KillCounts {
     }
 
     /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does. Where all of a
-    /// cgroup above went, the kernel counts that up there alone, and the first victim twice all the same.
+    /// cgroup above goes, the kernel counts that up there alone, and the first victim twice all the same.
     fn unambiguous(
         &self,
         count: OomCount,
@@ -298,8 +298,10 @@ impl KillCounts {
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
         let mut above = path.ancestors().skip(1);
         let group_kills = match count.group_kills {
+            Some(0) | None if above.any(|it| goes(&it) == Some(true)) => {
+                times_it_went(Some(true), has_programs)
+            }
             None => times_it_went(goes(&path), has_programs),
-            Some(0) if above.any(|it| goes(&it) == Some(true)) => None,
             known => known,
         };
         OomCount {
@@ -495,14 +497,15 @@ impl KillCounts {
     }
 }
 
-/// How often all of a cgroup went, where the kernel does not count that: `goes` says whether it does.
+/// How often all of a cgroup went, where the kernel does not count that: `goes` says whether it does; `None`: it is gone
+/// by now.
 fn times_it_went(goes: Option<bool>, has_programs: bool) -> Option<u64> {
-    match (goes?, has_programs) {
-        (false, _) => Some(0),
+    match (goes, has_programs) {
+        (Some(false), _) => Some(0),
         // What is reported tells.
-        (true, true) => None,
+        (_, true) => None,
         // Nobody is left in it then, but for who may never be killed.
-        (true, false) => Some(1),
+        (_, false) => Some(1),
     }
 }
 
@@ -701,6 +704,8 @@ fn topmost(path: &CgroupPath) -> Option<CgroupPath> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Tree;
+    use crate::sys::scratch::Scratch;
 
     /// Before Linux 5.17.
     #[test]
@@ -711,9 +716,46 @@ mod tests {
             (Some(true), true, None),
             (Some(true), false, Some(1)),
             (None, true, None),
-            (None, false, None),
+            (None, false, Some(1)),
         ] {
             assert_eq!(times_it_went(goes, has_programs), expected, "{goes:?}");
+        }
+    }
+
+    #[test]
+    fn a_victim_is_counted_twice_where_a_cgroup_above_goes_as_a_whole() {
+        let node = Scratch::new("missed-above");
+        Root::host()
+            .create_dir_all(node.path("pod/c"))
+            .expect("a directory of the test");
+        let counts = KillCounts::default();
+        counts.set_trees(&Arc::new(Trees {
+            unified: true,
+            trees: vec![Tree::open(BTreeSet::new(), node.directory()).expect("it is there")],
+        }));
+        // The file of the pod, that of the container, what the kernel counts, and what that means where programs report
+        // kills and where none does.
+        for (pod, container, counted, with_programs, without) in [
+            ("0\n", "0\n", None, Some(0), Some(0)),
+            ("0\n", "0\n", Some(0), Some(0), Some(0)),
+            ("0\n", "1\n", None, None, Some(1)),
+            ("0\n", "1\n", Some(2), Some(2), Some(2)),
+            ("1\n", "0\n", None, None, Some(1)),
+            ("1\n", "0\n", Some(0), None, Some(1)),
+            ("1\n", "1\n", Some(2), Some(2), Some(2)),
+        ] {
+            node.write("pod/memory.oom.group", pod);
+            node.write("pod/c/memory.oom.group", container);
+            let count = OomCount {
+                kills: 3,
+                group_kills: counted,
+            };
+            for (has_programs, expected) in [(true, with_programs), (false, without)] {
+                let path = || CgroupPath::new("/pod/c").ok();
+                let found = counts.unambiguous(count, has_programs, path);
+                let context = format!("{pod:?} {container:?} {counted:?} {has_programs}");
+                assert_eq!(found.group_kills, expected, "{context}");
+            }
         }
     }
 
