@@ -242,9 +242,10 @@ impl KillAccounts {
         !self.is_silent
     }
 
-    /// Nobody reports kills.
+    /// Nobody reports kills, nor tells by that how often all of a cgroup went.
     pub fn without_programs(&mut self) {
         self.is_silent = true;
+        self.accounts.values_mut().for_each(Account::went_once);
     }
 
     /// Nobody has reported kills until now, nor left a program that noted them.
@@ -420,15 +421,6 @@ impl KillAccounts {
         let was_open = account.open.is_some();
         account.count(counted, now);
         account.open.is_some() && !was_open
-    }
-
-    /// A reading in the place of those before it, which were taken for what programs report.
-    pub fn recount(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) {
-        if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.counted = OomCount::exact(0);
-            account.open = None;
-            account.count(counted, now);
-        }
     }
 
     /// The cgroup is gone; what was last counted of it is still compared.
@@ -632,6 +624,20 @@ impl Account {
             self.known = self.known.min(self.counted());
         }
         self.look(now);
+    }
+
+    /// Where processes may be counted twice, one was: nobody is left in a cgroup that went as a whole, but for who may
+    /// never be killed.
+    fn went_once(&mut self) {
+        let open = self.open.iter_mut().map(|(_, counted)| counted);
+        let ambiguous = open.chain([&mut self.counted]);
+        for counted in ambiguous.filter(|it| it.is_ambiguous()) {
+            let once = OomCount {
+                group_kills: Some(1),
+                ..*counted
+            };
+            *counted = OomCount::exact(processes(once, 0));
+        }
     }
 
     fn look(&mut self, now: Duration) {

@@ -180,25 +180,9 @@ impl KillCounts {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No program reports kills. What was found by now was counted as if one did.
+    /// See [`KillAccounts::without_programs`].
     pub(super) fn without_programs(&self) {
-        let now = clock::boottime();
-        let trees = self.trees.get();
-        let open = self.accounts().open();
-        let containers = open.into_iter().filter(|(_, it)| it.of != CountOf::Pod);
-        let again = containers.filter_map(|(cgroup, _)| {
-            let path = self.watched().cgroups.get(&cgroup).cloned()?;
-            let count = oom_counters::read_once(trees?, cgroup, &path)?;
-            Some((cgroup, self.unambiguous(count, false, || Some(path))))
-        });
-        let again: Vec<_> = again.collect();
-        {
-            let mut accounts = self.accounts();
-            accounts.without_programs();
-            for (cgroup, count) in again {
-                accounts.recount(cgroup, count, now);
-            }
-        }
+        self.accounts().without_programs();
         self.ring();
     }
 

@@ -320,20 +320,25 @@ fn what_nobody_told_before_is_missed() {
     }
 }
 
-/// Before Linux 5.17, of a container that went as a whole while no agent ran.
+/// Before Linux 5.17, of a container that went as a whole while no agent ran, or with an agent before, and is gone by now.
 #[test]
-fn what_was_counted_before_it_was_known_that_nobody_reports_is_counted_anew() {
+fn what_was_read_before_it_was_known_that_nobody_reports_counts_nobody_twice() {
     let counted = |group_kills| OomCount {
         kills: 2,
         group_kills,
     };
-    let mut accounts = resumed(true, 0);
-    accounts.adopt(CONTAINER, ALONE, counted(None), at(1000));
-    accounts.without_programs();
-    accounts.recount(CONTAINER, counted(Some(1)), at(1100));
-    assert_eq!(settle(&mut accounts, 1100), [(CONTAINER, 1)]);
-    accounts.count(CONTAINER, counted(Some(1)), at(2000));
-    assert_eq!(settle(&mut accounts, 9000), []);
+    let mut first = resumed(true, 0);
+    first.adopt(CONTAINER, ALONE, counted(None), at(1000));
+    first.all_are_found();
+    let gone = next_of(&first, 1050);
+    let mut removed = next_of(&first, 1050);
+    removed.end(CONTAINER);
+    for mut accounts in [first, gone, removed] {
+        accounts.without_programs();
+        assert_eq!(settle(&mut accounts, 1100), [(CONTAINER, 1)]);
+        accounts.count(CONTAINER, counted(Some(1)), at(2000));
+        assert_eq!(settle(&mut accounts, 9000), []);
+    }
 }
 
 /// Before Linux 5.17. A count is read, by this agent or by the one before, while its report still waits in the ring.
