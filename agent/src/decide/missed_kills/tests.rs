@@ -824,3 +824,233 @@ fn a_pods_count_that_may_be_twice_as_much_is_none() {
     accounts.adopt(CgroupId(60), CountOf::Pod, counted, at(100));
     assert!(!accounts.is_open());
 }
+
+/// Processes of a container are killed: what the kernel has counted by when, and when programs report a victim.
+struct Kills {
+    is_unified: bool,
+    counts: &'static [(u64, OomCount)],
+    reports: &'static [u64],
+}
+
+const fn of_groups(kills: u64, group_kills: Option<u64>) -> OomCount {
+    OomCount { kills, group_kills }
+}
+
+/// On v1.
+const EACH_FOR_ITSELF: Kills = Kills {
+    is_unified: false,
+    counts: &[
+        (10, of_groups(1, Some(0))),
+        (20, of_groups(2, Some(0))),
+        (30, of_groups(3, Some(0))),
+    ],
+    reports: &[11, 21, 31],
+};
+const AS_A_WHOLE: Kills = Kills {
+    is_unified: true,
+    counts: &[
+        (10, of_groups(1, Some(0))),
+        (12, of_groups(1, Some(1))),
+        (13, of_groups(2, Some(1))),
+        (20, of_groups(3, Some(1))),
+        (30, of_groups(4, Some(1))),
+    ],
+    reports: &[11, 21, 31],
+};
+/// Before it was counted again.
+const ALONE_AND_GONE: Kills = Kills {
+    is_unified: true,
+    counts: &[(10, of_groups(1, Some(0))), (12, of_groups(1, Some(1)))],
+    reports: &[11],
+};
+/// Before Linux 5.17.
+const AS_A_WHOLE_UNSAID: Kills = Kills {
+    is_unified: true,
+    counts: &[
+        (10, of_groups(1, None)),
+        (13, of_groups(2, None)),
+        (20, of_groups(3, None)),
+        (30, of_groups(4, None)),
+    ],
+    reports: &[11, 21, 31],
+};
+const ALONE_UNSAID: Kills = Kills {
+    is_unified: true,
+    counts: &[(10, of_groups(1, None)), (13, of_groups(2, None))],
+    reports: &[11],
+};
+
+const ALL_KILLS: [Kills; 5] = [
+    EACH_FOR_ITSELF,
+    AS_A_WHOLE,
+    ALONE_AND_GONE,
+    AS_A_WHOLE_UNSAID,
+    ALONE_UNSAID,
+];
+
+/// What becomes of the cgroup and of the agent amid the kills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Amid {
+    Nothing,
+    Removal,
+    Loss,
+    Restart,
+    RestartAndRemoval,
+}
+
+const AMID: [Amid; 5] = [
+    Amid::Nothing,
+    Amid::Removal,
+    Amid::Loss,
+    Amid::Restart,
+    Amid::RestartAndRemoval,
+];
+
+impl Kills {
+    fn cgroups(&self) -> &'static [(CgroupId, CountOf)] {
+        match self.is_unified {
+            true => &[(POD, CountOf::Pod), (CONTAINER, IN_POD)],
+            false => &[(CONTAINER, ALONE)],
+        }
+    }
+
+    fn n_steps(&self) -> usize {
+        self.counts.len() + self.reports.len()
+    }
+
+    /// Orders in which counts and reports may come: a bit for each step, set where it is a report.
+    fn orders(&self) -> Vec<u32> {
+        let all = 0..1_u32 << self.n_steps();
+        let n_reports = u32::try_from(self.reports.len()).expect("a small number");
+        all.filter(|it| it.count_ones() == n_reports).collect()
+    }
+
+    fn begin(&self) -> KillAccounts {
+        let mut accounts = KillAccounts::new(self.is_unified);
+        accounts.all_are_found();
+        for (cgroup, of) in self.cgroups() {
+            accounts.begin(*cgroup, *of);
+        }
+        accounts
+    }
+
+    fn count(&self, accounts: &mut KillAccounts, counted: OomCount, ms: u64) {
+        for (cgroup, _) in self.cgroups() {
+            accounts.count(*cgroup, counted, at(ms));
+        }
+    }
+
+    /// What all of them are counted as.
+    fn all(&self) -> OomCount {
+        self.counts.last().expect("it is counted").1
+    }
+
+    /// What is left of the cgroups is found when all are killed.
+    fn meet(&self, mut accounts: KillAccounts, amid: Amid) -> KillAccounts {
+        let left: &[(CgroupId, CountOf)] = match amid {
+            Amid::Nothing | Amid::Removal => &[],
+            Amid::RestartAndRemoval => {
+                let all = self.cgroups();
+                &all[..all.len() - 1]
+            }
+            Amid::Loss | Amid::Restart => self.cgroups(),
+        };
+        match amid {
+            Amid::Nothing => {}
+            Amid::Removal => accounts.end(CONTAINER),
+            Amid::Loss => accounts.lose(CONTAINER),
+            Amid::Restart | Amid::RestartAndRemoval => accounts = next_of(&accounts, 400),
+        }
+        for (cgroup, of) in left {
+            accounts.adopt(*cgroup, *of, self.all(), at(500));
+        }
+        accounts.all_are_found();
+        accounts
+    }
+
+    /// How many are missed, where something happens before `step`, and the last `n_lost` reports never come.
+    fn play(&self, order: u32, amid: Amid, step: usize, n_lost: usize) -> u64 {
+        let mut accounts = self.begin();
+        let mut counts = self.counts.iter();
+        let mut reports = self.reports.iter().take(self.reports.len() - n_lost);
+        for now in 0..self.n_steps() {
+            if now == step {
+                accounts = self.meet(accounts, amid);
+            }
+            let is_report = (order >> now) & 1 == 1;
+            if is_report && let Some(ms) = reports.next() {
+                report(&mut accounts, &kill(*ms, CONTAINER));
+            }
+            if !is_report && let Some((ms, counted)) = counts.next() {
+                self.count(&mut accounts, *counted, *ms);
+            }
+        }
+        let n = settle_all(&mut accounts, [9000, 20_000, 40_000]);
+        assert!(!accounts.is_open(), "{order:b}, {amid:?} at {step}");
+        n
+    }
+}
+
+fn settle_all<const N: usize>(accounts: &mut KillAccounts, times: [u64; N]) -> u64 {
+    let missed = times.into_iter().flat_map(|ms| settle(accounts, ms));
+    missed.map(|(_, n)| n).sum()
+}
+
+#[test]
+fn kills_are_known_in_any_order_of_counts_and_reports() {
+    for kills in ALL_KILLS {
+        for order in kills.orders() {
+            for amid in AMID {
+                for step in 0..kills.n_steps() {
+                    let n = kills.play(order, amid, step, 0);
+                    let all = kills.all();
+                    assert_eq!(n, 0, "{all:?}: {order:b}, {amid:?} at {step}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_report_that_never_comes_is_missed_once_in_any_order() {
+    for kills in [EACH_FOR_ITSELF, AS_A_WHOLE, ALONE_AND_GONE] {
+        // Of v1 nothing else has the count of a cgroup that is removed.
+        let is_told =
+            |it: &Amid| kills.is_unified || !matches!(it, Amid::Removal | Amid::RestartAndRemoval);
+        for order in kills.orders() {
+            for amid in AMID.into_iter().filter(is_told) {
+                for step in 0..kills.n_steps() {
+                    let n = kills.play(order, amid, step, 1);
+                    let all = kills.all();
+                    assert_eq!(n, 1, "{all:?}: {order:b}, {amid:?} at {step}");
+                }
+            }
+        }
+    }
+}
+
+/// By an agent whose programs the kernel does not take, which ends amid the kills, and by the next.
+#[test]
+fn where_nobody_reports_each_victim_is_missed_once() {
+    // As it is told where nobody reports.
+    let once = |it: OomCount| of_groups(it.kills, it.group_kills.or(Some(1)));
+    for kills in ALL_KILLS {
+        for n_read in 0..=kills.counts.len() {
+            let mut first = kills.begin();
+            first.without_programs();
+            let mut n = 0;
+            for (ms, counted) in &kills.counts[..n_read] {
+                kills.count(&mut first, once(*counted), *ms);
+                n += settle_all(&mut first, [*ms]);
+            }
+            // What it finds is read before it knows that nobody reports, and again then.
+            let mut next = kills.meet(first, Amid::Restart);
+            next.without_programs();
+            n += settle_all(&mut next, [500]);
+            kills.count(&mut next, once(kills.all()), 600);
+            n += settle_all(&mut next, [600, 9000, 20_000]);
+            let n_victims = u64::try_from(kills.reports.len());
+            assert_eq!(Ok(n), n_victims, "{:?}, {n_read} read", kills.all());
+        }
+    }
+}
