@@ -618,9 +618,9 @@ impl Account {
         if counted.kills >= self.counted.kills {
             self.counted = counted;
         }
-        // A victim that was gone before it was counted again is counted once less than it is known. A container goes with
-        // it, and its pod would hide as many of those that come.
-        if self.of == CountOf::Pod && now > self.last {
+        // A victim that was gone before it was counted again is counted once less than it is known, for good once that has
+        // had its time. A container goes with it, and its pod would hide as many of those that come.
+        if self.of == CountOf::Pod && now >= self.last.saturating_add(GRACE) {
             self.known = self.known.min(self.counted());
         }
         self.look(now);

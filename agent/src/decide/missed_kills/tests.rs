@@ -693,8 +693,25 @@ fn a_victim_that_is_counted_once_less_than_it_is_known_hides_no_other() {
     accounts.count(POD, counted(1, 0), at(50));
     accounts.count(POD, counted(2, 1), at(60));
     accounts.end(CONTAINER);
+    accounts.count(POD, counted(2, 1), at(5000));
     accounts.count(POD, counted(3, 1), at(9000));
     assert_eq!(settle(&mut accounts, 20_000), [(POD, 1)]);
+}
+
+/// Another process of the pod was killed before, for itself.
+#[test]
+fn a_victim_that_is_yet_to_be_counted_again_is_not_missed() {
+    let mut accounts = with_pod();
+    let counted = |kills, groups| OomCount {
+        kills,
+        group_kills: Some(groups),
+    };
+    report(&mut accounts, &kill(10, CONTAINER));
+    report(&mut accounts, &kill(50, CONTAINER));
+    accounts.count(POD, counted(2, 1), at(60));
+    accounts.count(POD, counted(3, 1), at(5000));
+    assert!(!accounts.is_open());
+    assert_eq!(settle(&mut accounts, 20_000), []);
 }
 
 #[test]
@@ -857,6 +874,17 @@ const AS_A_WHOLE: Kills = Kills {
     ],
     reports: &[11, 21, 31],
 };
+/// Another process was killed before, for itself. Nobody reads between the first victim and that the others follow.
+const AS_A_WHOLE_LATER: Kills = Kills {
+    is_unified: true,
+    counts: &[
+        (1, of_groups(1, Some(0))),
+        (12, of_groups(2, Some(1))),
+        (13, of_groups(3, Some(1))),
+        (20, of_groups(4, Some(1))),
+    ],
+    reports: &[2, 11, 21],
+};
 /// Before it was counted again.
 const ALONE_AND_GONE: Kills = Kills {
     is_unified: true,
@@ -880,9 +908,10 @@ const ALONE_UNSAID: Kills = Kills {
     reports: &[11],
 };
 
-const ALL_KILLS: [Kills; 5] = [
+const ALL_KILLS: [Kills; 6] = [
     EACH_FOR_ITSELF,
     AS_A_WHOLE,
+    AS_A_WHOLE_LATER,
     ALONE_AND_GONE,
     AS_A_WHOLE_UNSAID,
     ALONE_UNSAID,
@@ -1013,7 +1042,12 @@ fn kills_are_known_in_any_order_of_counts_and_reports() {
 
 #[test]
 fn a_report_that_never_comes_is_missed_once_in_any_order() {
-    for kills in [EACH_FOR_ITSELF, AS_A_WHOLE, ALONE_AND_GONE] {
+    for kills in [
+        EACH_FOR_ITSELF,
+        AS_A_WHOLE,
+        AS_A_WHOLE_LATER,
+        ALONE_AND_GONE,
+    ] {
         // Of v1 nothing else has the count of a cgroup that is removed.
         let is_told =
             |it: &Amid| kills.is_unified || !matches!(it, Amid::Removal | Amid::RestartAndRemoval);
