@@ -195,7 +195,11 @@ impl ProgramReport {
         if helps_with_limits && !all.iter().any(Self::looks_for_limits) {
             return None;
         }
-        self.fallback
+        let fallback = self.fallback?;
+        if self.tells_reasons() && !all.iter().any(Self::tells_reclaim_at_limits) {
+            return Some(probe::REASON_WITHOUT_RECLAIM);
+        }
+        Some(fallback)
     }
 
     fn tells_victims(&self) -> bool {
@@ -820,13 +824,19 @@ mod tests {
         let reclaim = report("oom_reclaim_raw", Some(TEXT));
         let direct = report("oom_direct_reclaim", Some(TEXT));
         let signal = report("oom_signal", Some(TEXT));
+        let notes_reclaim = report("oom_reclaim", None);
         let refused = report("oom_victim", Some(TEXT));
         for (victim, of_reason, of_signal) in [
             (report("oom_victim", None), Some(TEXT), Some(TEXT)),
             (report(LIMITLESS, None), None, Some(TEXT)),
             (refused.clone(), None, None),
         ] {
-            let all = [reason.clone(), signal.clone(), victim];
+            let all = [
+                reason.clone(),
+                signal.clone(),
+                notes_reclaim.clone(),
+                victim,
+            ];
             for it in [&reason, &reclaim, &direct] {
                 assert_eq!(it.instead(&all), of_reason, "{}", it.program);
             }
@@ -834,5 +844,8 @@ mod tests {
             assert_eq!(reason.has_stand_in(&all), of_reason.is_some());
         }
         assert_eq!(refused.instead(std::slice::from_ref(&refused)), Some(TEXT));
+        // Nobody knows what a task has reclaimed before.
+        let all = [reason.clone(), reclaim, report("oom_victim", None)];
+        assert_eq!(reason.instead(&all), Some(probe::REASON_WITHOUT_RECLAIM));
     }
 }

@@ -365,6 +365,10 @@ pub(super) const DUTIES: &[Duty] = &[
 const REASON_FALLBACK: &str = "the limiting cgroup is derived from page counters, and that it was the node from what the \
                                task reclaimed before; a NUMA memory policy counts as the node";
 
+/// The same where no program notes what a task reclaims; what is left without these is said of them.
+pub(super) const REASON_WITHOUT_RECLAIM: &str = "the limiting cgroup is derived from page counters; a NUMA memory policy \
+                                                 counts as the node";
+
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit; that it was the node that \
                                 had no memory is known only where no cgroup of the task is full, and from the count of \
                                 tasks that had to free memory of it within a second before (allocstall of /proc/vmstat)";
