@@ -202,18 +202,23 @@ pub(super) async fn keep_current(access: Arc<Access>, mut shutdown: Shutdown) {
     }
 }
 
-/// What is wrong with the files. Whether they go together is asked of those that can be read.
+/// What is wrong with each of the files; whether certificate and key go together is asked where both can be used.
 pub(super) fn faults(files: &AccessFiles) -> Vec<AccessError> {
-    let tls = files.tls.iter();
-    let tls = tls.flat_map(|it| [(CERTIFICATE, &it.certificate), (KEY, &it.key)]);
-    let all = tls.chain(files.bearer_token.iter().map(|it| (TOKEN, it)));
-    let unread: Vec<AccessError> = all
-        .filter_map(|(field, path)| read_file(field, path).err())
-        .collect();
-    match read(files) {
-        Ok(raw) => parse(files, &raw).err().into_iter().collect(),
-        Err(_) => unread,
+    let mut faults = Vec::new();
+    if let Some(tls) = &files.tls {
+        let chain = read_file(CERTIFICATE, &tls.certificate);
+        let chain = chain.and_then(|it| certificates(&tls.certificate, &it));
+        let key = read_file(KEY, &tls.key).and_then(|it| private_key(&tls.key, &it));
+        match (chain, key) {
+            (Ok(chain), Ok(key)) => faults.extend(server_config(tls, chain, key).err()),
+            (chain, key) => faults.extend(chain.err().into_iter().chain(key.err())),
+        }
     }
+    if let Some(path) = &files.bearer_token {
+        let token = read_file(TOKEN, path).and_then(|it| parse_token(path, &it));
+        faults.extend(token.err());
+    }
+    faults
 }
 
 fn read(files: &AccessFiles) -> Result<Raw, AccessError> {
@@ -265,7 +270,10 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 
 fn parse(files: &AccessFiles, raw: &Raw) -> Result<Current, AccessError> {
     let tls = files.tls.as_ref().zip(raw.tls.as_ref());
-    let tls = tls.map(|(files, (certificate, key))| server_config(files, certificate, key));
+    let tls = tls.map(|(files, (certificate, key))| {
+        let chain = certificates(&files.certificate, certificate)?;
+        server_config(files, chain, private_key(&files.key, key)?)
+    });
     let token = files.bearer_token.as_ref().zip(raw.token.as_ref());
     let token = token.map(|(path, bytes)| parse_token(path, bytes));
     Ok(Current {
@@ -275,33 +283,41 @@ fn parse(files: &AccessFiles, raw: &Raw) -> Result<Current, AccessError> {
     })
 }
 
-fn server_config(
-    files: &TlsFiles,
-    certificate: &[u8],
-    key: &[u8],
-) -> Result<ServerConfig, AccessError> {
-    let not_pem = |field, path: &Path| {
-        let path = path.to_owned();
-        move |source| AccessError::Pem {
-            field,
-            path,
-            source,
-        }
-    };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
+/// The server's certificate, then those above it.
+fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, AccessError> {
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(bytes)
         .collect::<Result<_, _>>()
-        .map_err(not_pem(CERTIFICATE, &files.certificate))?;
+        .map_err(|source| not_pem(CERTIFICATE, path, source))?;
     if chain.is_empty() {
         let problem = "has no certificate; right would be PEM with BEGIN CERTIFICATE";
-        return Err(content(CERTIFICATE, &files.certificate, problem));
+        return Err(content(CERTIFICATE, path, problem));
     }
-    let key = match PrivateKeyDer::from_pem_slice(key) {
+    Ok(chain)
+}
+
+fn private_key(path: &Path, bytes: &[u8]) -> Result<PrivateKeyDer<'static>, AccessError> {
+    match PrivateKeyDer::from_pem_slice(bytes) {
         Err(pem::Error::NoItemsFound) => {
             let problem = "has no private key; right would be PEM with BEGIN PRIVATE KEY";
-            return Err(content(KEY, &files.key, problem));
+            Err(content(KEY, path, problem))
         }
-        key => key.map_err(not_pem(KEY, &files.key))?,
-    };
+        key => key.map_err(|source| not_pem(KEY, path, source)),
+    }
+}
+
+fn not_pem(field: &'static str, path: &Path, source: pem::Error) -> AccessError {
+    AccessError::Pem {
+        field,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn server_config(
+    files: &TlsFiles,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, AccessError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -120,6 +120,35 @@ fn a_file_that_cannot_be_used_is_named_with_its_field() {
     }
 }
 
+/// Whoever mends one is not sent back for the next.
+#[test]
+fn what_is_wrong_with_several_files_is_told_of_each() {
+    let fields = |name: &str, contents: &str| {
+        let scratch = Scratch::new("several");
+        let files = files(&scratch);
+        scratch.write("token", "");
+        match contents {
+            "" => fs::remove_file(scratch.path(name)).unwrap(),
+            contents => drop(scratch.write(name, contents)),
+        }
+        let told = faults(&files);
+        told.iter().map(AccessError::field).collect::<Vec<_>>()
+    };
+    assert_eq!(fields("tls.crt", "x"), [CERTIFICATE, TOKEN]);
+    assert_eq!(fields("tls.crt", ""), [CERTIFICATE, TOKEN]);
+    assert_eq!(fields("tls.key", "x"), [KEY, TOKEN]);
+    let (_, other_key) = certificate();
+    assert_eq!(fields("tls.key", &other_key), [KEY, TOKEN]);
+    let scratch = Scratch::new("several");
+    let files = files(&scratch);
+    for name in ["tls.crt", "tls.key"] {
+        scratch.write(name, "x");
+    }
+    let told = faults(&files);
+    let fields: Vec<&str> = told.iter().map(AccessError::field).collect();
+    assert_eq!(fields, [CERTIFICATE, KEY]);
+}
+
 #[test]
 fn a_directory_or_a_huge_file_is_no_certificate() {
     let scratch = Scratch::new("kinds");
