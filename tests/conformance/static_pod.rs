@@ -256,6 +256,12 @@ fn taken(pod: &Pod) -> Value {
 /// The same of the effective pod that kubelet has.
 fn recorded(expect: &Value) -> anyhow::Result<Value> {
     let spec = &expect["pod"]["spec"];
+    let metadata = &expect["pod"]["metadata"];
+    // What kubelet ends the pod in.
+    let mut grace = &spec["terminationGracePeriodSeconds"];
+    if metadata["deletionTimestamp"].is_null() && metadata["deletionGracePeriodSeconds"].is_u64() {
+        grace = &metadata["deletionGracePeriodSeconds"];
+    }
     let mut containers = Vec::new();
     for list in ["initContainers", "containers"] {
         for it in spec[list].as_array().into_iter().flatten() {
@@ -273,7 +279,7 @@ fn recorded(expect: &Value) -> anyhow::Result<Value> {
         "requests": recorded_amounts(&spec["resources"]["requests"])?,
         "limits": recorded_amounts(&spec["resources"]["limits"])?,
         "overhead": recorded_amounts(&spec["overhead"])?,
-        "grace": spec["terminationGracePeriodSeconds"],
+        "grace": grace,
         "priority": spec["priority"],
         "restartPolicy": spec["restartPolicy"],
         "isOnHostNetwork": spec["hostNetwork"] == json!(true),

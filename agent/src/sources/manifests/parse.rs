@@ -238,6 +238,7 @@ impl Parser<'_> {
                 return self.fault(place, name, field, error.to_string());
             }
         };
+        self.take_deletion(place, name.as_ref(), &mut typed);
         let own_uid = typed.metadata.uid.as_ref().filter(|it| !it.is_empty());
         let digest = own_uid.map(|_| digest(&typed));
         self.complete(&mut typed);
@@ -308,6 +309,26 @@ impl Parser<'_> {
                 ..warning
             });
             rest = others;
+        }
+    }
+
+    /// Kubelet ends the pod of a file in the grace of its deletion, if it has one, whatever its spec says
+    /// (`calculateEffectiveGracePeriod` in pkg/kubelet/pod_workers.go, v1.36). A pod that was being deleted when
+    /// somebody exported it got that grace from whoever deleted it.
+    fn take_deletion(&mut self, place: Place<'_>, name: Option<&String>, pod: &mut v1::Pod) {
+        let metadata = &pod.metadata;
+        if metadata.deletion_timestamp.is_some() {
+            let message = "is ignored: the pod runs for as long as its manifest is there";
+            let fault = FieldFault {
+                is_minor: true,
+                ..FieldFault::new("metadata.deletionTimestamp", message)
+            };
+            self.warn(place, name, &[fault]);
+            return;
+        }
+        let grace = metadata.deletion_grace_period_seconds;
+        if let (Some(grace @ 0..), Some(spec)) = (grace, &mut pod.spec) {
+            spec.termination_grace_period_seconds = Some(grace);
         }
     }
 

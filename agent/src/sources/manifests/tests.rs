@@ -278,6 +278,38 @@ fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
     assert_eq!(fixture.scan().warnings, []);
 }
 
+/// The first is how OpenShift's static pods of keepalived have it.
+#[test]
+fn a_pod_ends_in_the_grace_of_its_deletion_unless_it_was_deleted_elsewhere() {
+    let of = |more: &str, spec: &str| {
+        let fixture = Fixture::new("deletion");
+        let text = pod("one").replace("name: one", &format!("name: one{more}"));
+        fixture.put(
+            "a.yaml",
+            text.replace("spec: {", &format!("spec: {{{spec}")),
+        );
+        let scan = fixture.scan();
+        assert_eq!(scan.faults, []);
+        let fields = scan.warnings.into_iter().filter_map(|it| it.field);
+        let pod = scan.pods.values().next().expect("the pod is good");
+        let grace = pod.termination_grace.as_secs();
+        (grace, pod.uid.clone(), fields.collect::<Vec<_>>())
+    };
+    let (grace, uid, told) = of(", deletionGracePeriodSeconds: 65", "");
+    assert_eq!((grace, told), (65, vec![]));
+    // An edit of it is one of the pod.
+    assert_ne!(of(", deletionGracePeriodSeconds: 66", "").1, uid);
+    let spec = "terminationGracePeriodSeconds: 7, ";
+    assert_eq!(of(", deletionGracePeriodSeconds: 65", spec).0, 65);
+    assert_eq!(of(", deletionGracePeriodSeconds: 0", spec).0, 0);
+    // It is no time, and an API server leaves it out.
+    assert_eq!(of(", deletionGracePeriodSeconds: -1", spec).0, 7);
+    let deleted = ", deletionGracePeriodSeconds: 1, deletionTimestamp: \"2026-01-01T00:00:00Z\"";
+    let (grace, _, told) = of(deleted, spec);
+    let right = vec!["metadata.deletionTimestamp".to_owned()];
+    assert_eq!((grace, told), (7, right));
+}
+
 #[test]
 fn what_is_wrong_in_a_status_is_told_only_where_it_is_believed() {
     let fixture = Fixture::new("status-wrong");
