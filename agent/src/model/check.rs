@@ -400,7 +400,11 @@ impl fmt::Display for CheckReport {
             }
             let n_more = item.details.len().saturating_sub(MAX_SHOWN);
             if n_more > 0 {
-                writeln!(f, "{:8}  {:width$}  and {n_more} more", "", "")?;
+                writeln!(
+                    f,
+                    "{:8}  {:width$}  and {n_more} more, as -o json shows",
+                    "", ""
+                )?;
             }
         }
         write!(
@@ -451,6 +455,7 @@ mod tests {
         let text = report.to_string();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(lines.len(), MAX_SHOWN + 3);
-        assert_eq!(lines[MAX_SHOWN..=MAX_SHOWN + 1], ["a", "and 2 more"]);
+        let last = ["a", "and 2 more, as -o json shows"];
+        assert_eq!(lines[MAX_SHOWN..=MAX_SHOWN + 1], last);
     }
 }
