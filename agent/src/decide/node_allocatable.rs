@@ -19,7 +19,7 @@ use crate::model::resources::CgroupResources;
 use crate::units::{Bytes, Limit, cpu_shares};
 
 /// Resource name of processes; only known to the node's own cgroups.
-const PID: &str = "pid";
+pub const PID: &str = "pid";
 
 /// The machine, as it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::config::{
 use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
-use crate::decide::node_allocatable::NodeAllocatable;
+use crate::decide::node_allocatable::{NodeAllocatable, PID};
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::{HugePages, NodeCapacity, is_swap_on};
@@ -24,6 +24,7 @@ use crate::model::device_access::DeviceRules;
 use crate::model::eviction::{Amount, Signal};
 use crate::model::numa::NumaMask;
 use crate::model::pod::ResourceList;
+use crate::model::quantity::Quantity;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::amounts;
@@ -491,16 +492,34 @@ fn allocatable(
 }
 
 fn over_reserved(kubelet: &KubeletConfig, allocatable: &NodeAllocatable) -> Vec<SettingError> {
-    let all = allocatable.overcommitted();
-    let fault = all.iter().map(
+    let pids = too_many_pids(kubelet, allocatable);
+    let pids = pids
+        .as_ref()
+        .map(|(reserved, capacity)| (PID, reserved, *capacity));
+    let all = allocatable.overcommitted().into_iter().chain(pids);
+    let fault = all.map(
         |(resource, reserved, capacity)| SettingError::OverReserved {
             by: who_reserves(kubelet, resource),
-            resource: (*resource).to_owned(),
+            resource: resource.to_owned(),
             reserved: reserved.to_string(),
             capacity: capacity.to_string(),
         },
     );
     fault.collect()
+}
+
+/// More process ids than there are, where kubepods is left the rest: none, so nothing could start.
+fn too_many_pids<'a>(
+    kubelet: &KubeletConfig,
+    allocatable: &'a NodeAllocatable,
+) -> Option<(Quantity, &'a Quantity)> {
+    let enforced = &kubelet.enforce_node_allocatable;
+    let capacity = allocatable.cgroup_capacity.get(PID);
+    let capacity = capacity.filter(|_| enforced.contains(&Enforcement::Pods))?;
+    let lists = [&kubelet.system_reserved, &kubelet.kube_reserved];
+    let reserved = lists.into_iter().filter_map(|it| it.get(PID));
+    let reserved = reserved.fold(Quantity::ZERO, |sum, it| sum.plus(it));
+    (reserved > *capacity).then_some((reserved, capacity))
 }
 
 /// The fields that keep some of a resource from pods.
@@ -632,6 +651,35 @@ mod tests {
             let names = ["hugepages-2Mi", "hugepages-1Gi", "memory"];
             assert_eq!(names.map(|it| left[it].value() >> 30), amounts);
         }
+    }
+
+    #[test]
+    fn pods_are_left_process_ids_where_they_are_limited_together() {
+        let faults = |fields: &str| {
+            let text = format!(
+                "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\nkubelet: {{{fields}}}\n"
+            );
+            let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
+            let kubelet = &loaded.config.kubelet;
+            let capacity = NodeCapacity {
+                n_cpus: 2,
+                memory: Bytes(1 << 30),
+                swap: None,
+                hugepages: BTreeMap::new(),
+                pids: Some(32768),
+                ephemeral_storage: None,
+            };
+            let budgets = allocatable(kubelet, &capacity).expect("a right threshold");
+            let faults = over_reserved(kubelet, &budgets);
+            faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(faults("kubeReserved: {pid: 30000}"), [""; 0]);
+        let both = "kubeReserved: {pid: 30000}, systemReserved: {pid: 10001}";
+        let right = "kubelet.systemReserved.pid: more pid is kept from pods (40001) than the node has (32768), \
+                     together with kubeReserved.pid";
+        assert_eq!(faults(both), [right]);
+        let not_enforced = format!("{both}, enforceNodeAllocatable: [none]");
+        assert_eq!(faults(&not_enforced), [""; 0]);
     }
 
     #[test]
