@@ -128,8 +128,6 @@ pub enum RunError {
     Forensics(#[from] forensics::ForensicsError),
     #[error(transparent)]
     OomCounters(#[from] OomCountersError),
-    #[error("watch the manifest directory")]
-    Manifests(#[source] crate::sys::watch::WatchError),
     /// Each in a line of its own.
     #[error("{}", .0.iter().map(|it| crate::observe::chain(it)).collect::<Vec<_>>().join("\n"))]
     Several(Vec<RunError>),
