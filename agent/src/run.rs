@@ -89,6 +89,15 @@ pub enum RunError {
         why: &'static str,
     },
     #[error(
+        "socket: {} is where {field} has {what}; right would be a path of its own",
+        .path.display()
+    )]
+    InTheWay {
+        field: &'static str,
+        what: &'static str,
+        path: PathBuf,
+    },
+    #[error(
         "kubelet.cgroupRoot: containers of this agent ({n}) run in cgroups below {running}, and by this they would be \
          below {wanted}; right would be where they run, until they have ended"
     )]

@@ -66,6 +66,7 @@ pub(super) fn faults(
         path,
     }));
     let lock = config.state_directory.join(STATE_LOCK);
+    faults.extend(in_the_way(root, config, more, &lock, &below));
     let mut made = std::iter::once(&lock).chain(&below);
     let state = made.find_map(|it| above_missing(root, it));
     // Each start makes it anew.
@@ -78,6 +79,35 @@ pub(super) fn faults(
     let directories = [("stateDirectory", state), ("socket", socket)];
     faults.extend(directories.into_iter().filter_map(closed));
     faults
+}
+
+/// The socket is to be where a start needs a directory or its lock. What is there already is told of the socket itself.
+fn in_the_way(
+    root: &Root,
+    config: &Config,
+    more: &[(&'static str, &Path)],
+    lock: &Path,
+    below_state: &[PathBuf],
+) -> Option<RunError> {
+    let socket = &config.socket;
+    if root.exists(socket) {
+        return None;
+    }
+    let below_state = below_state
+        .iter()
+        .map(|it| ("stateDirectory", it.as_path()));
+    let mut directories = below_state.chain(more.iter().copied());
+    let directory = directories.find(|(_, it)| it.starts_with(socket));
+    let (field, what) = match directory {
+        Some((field, _)) => (field, "a directory"),
+        None if socket == lock => ("stateDirectory", "its lock"),
+        None => return None,
+    };
+    Some(RunError::InTheWay {
+        field,
+        what,
+        path: socket.clone(),
+    })
 }
 
 /// A link on the way to a path, and what it leads to, which is not there: no directory can be made in its place.
@@ -130,6 +160,10 @@ mod tests {
     use crate::sys::scratch::Scratch;
 
     fn told(state: &Path, socket: &Path) -> Vec<String> {
+        faults_of(state, socket, &[])
+    }
+
+    fn faults_of(state: &Path, socket: &Path, more: &[(&'static str, &Path)]) -> Vec<String> {
         let text = format!(
             "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
              stateDirectory: {}\nsocket: {}\nbpf: {{pinDirectory: /proc/ballast}}\n",
@@ -137,7 +171,7 @@ mod tests {
             socket.display()
         );
         let config = Config::from_yaml(&text, None, &[]).expect("no faults");
-        let faults = faults(&Root::host(), &config.config, &[], &["pods"]);
+        let faults = faults(&Root::host(), &config.config, more, &["pods"]);
         faults.iter().map(|it| crate::observe::chain(it)).collect()
     }
 
@@ -217,6 +251,40 @@ mod tests {
             told(state, &socket),
             in_the_way.each_ref().map(no_directory)
         );
+    }
+
+    #[test]
+    fn a_socket_is_not_where_a_start_needs_something_else() {
+        let base = Scratch::new("directories");
+        let state = base.path("a/state");
+        for (at, what) in [
+            ("a", "a directory"),
+            ("a/state", "a directory"),
+            ("a/state/pods", "a directory"),
+            ("a/state/oom", "a directory"),
+            ("a/state/lock", "its lock"),
+        ] {
+            let socket = base.path(at);
+            let right = format!(
+                "socket: {} is where stateDirectory has {what}; right would be a path of its own",
+                socket.display()
+            );
+            assert_eq!(told(&state, &socket), [right], "{at}");
+        }
+        for at in ["a/state.sock", "a/state/agent.sock", "a/state/locks"] {
+            assert_eq!(told(&state, &base.path(at)), [""; 0], "{at}");
+        }
+        let manifests = base.path("manifests");
+        let more = [("pods.manifestDirectory", manifests.as_path())];
+        let told_of_manifests = faults_of(&state, &manifests, &more);
+        let right = format!(
+            "socket: {} is where pods.manifestDirectory has a directory; right would be a path of its own",
+            manifests.display()
+        );
+        assert_eq!(told_of_manifests, [right]);
+        // What is there is told where it is listened.
+        base.write("lock", "");
+        assert_eq!(told(base.directory(), &base.path("lock")), [""; 0]);
     }
 
     #[test]

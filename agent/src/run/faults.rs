@@ -96,6 +96,7 @@ impl RunError {
             | Self::Directory { .. }
             | Self::LinkToNothing { .. }
             | Self::Closed { .. }
+            | Self::InTheWay { .. }
             | Self::InUse { .. }
             | Self::Socket(_) => true,
             Self::Serve(ServeError::Http(error)) => match error {
@@ -154,6 +155,7 @@ impl RunError {
             Self::Directory { field, .. }
             | Self::LinkToNothing { field, .. }
             | Self::Closed { field, .. } => &[field],
+            Self::InTheWay { field, .. } => &["socket", field],
             // Who holds it may be the agent of that directory.
             Self::InUse { field, .. } => &[field, "stateDirectory"],
             Self::Socket(_) => &["socket"],
