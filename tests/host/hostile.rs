@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::EventRecord;
+use ballast::model::status::PodEntry;
 use ballast::sys::unix_socket;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
@@ -359,8 +360,8 @@ fn a_disk_in_path_that_hangs_holds_up_no_other_start() -> Result<()> {
     Ok(())
 }
 
-/// In a volume of a pod and over another one: what all pods have on the disk is measured, and its container is started
-/// again.
+/// In a volume of a pod, over another one, and then over all of them: what all pods have on the disk is measured, and its
+/// container is started again.
 #[cfg_attr(feature = "privileged", test)]
 fn a_mount_in_a_pod_that_hangs_holds_up_nothing() -> Result<()> {
     let mut agent = Agent::new("hung-volume")?;
@@ -400,11 +401,16 @@ fn a_mount_in_a_pod_that_hangs_holds_up_nothing() -> Result<()> {
             Ok(())
         })?;
     }
-    let first = pid_of(&pod, "app").context("it runs")?;
-    kill(Pid::from_raw(i32::try_from(first)?), Signal::SIGKILL)?;
-    agent.wait_pod("hung", "runs again", |it| {
-        is_running(it) && pid_of(it, "app") != Some(first)
-    })?;
+    let runs_again = |pod: &PodEntry| {
+        let last = pid_of(pod, "app").context("it runs")?;
+        kill(Pid::from_raw(i32::try_from(last)?), Signal::SIGKILL)?;
+        agent.wait_pod("hung", "runs again", |it| {
+            is_running(it) && pid_of(it, "app") != Some(last)
+        })
+    };
+    let again = runs_again(&pod)?;
+    let _over_all = HungDisk::mount(volumes)?;
+    runs_again(&again)?;
     agent.remove_pod("hung")?;
     agent.wait_for("nothing of it is left", || {
         let mut left = fs::read_dir(agent.state().join("pods"))?;

@@ -20,8 +20,8 @@ const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// Makes the directories of a path below `base` that are missing, with the mode of `base`. At a link, a mount or a file
-/// it ends: what has the name is left as it is. `base_path` is for messages.
+/// Makes the directories of a path below `base` that are missing, with the mode of `base`. A link or a file in the way
+/// (ENOTDIR) and a mount (EXDEV) are left as they are, and asked nothing. `base_path` is for messages.
 pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(), FsError> {
     let failed = |e: Errno| FsError::new(Operation::CreateDir, &base_path.join(path), e.into());
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -46,7 +46,8 @@ pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(),
                 fchmod(&made, mode).map_err(failed)?;
                 made
             }
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
+            // A link is no directory either.
+            Err(Errno::LOOP) => return Err(failed(Errno::NOTDIR)),
             found => found.map_err(failed)?,
         };
     }
@@ -79,26 +80,33 @@ mod tests {
             found.permissions().mode() & 0o7777
         };
         let before = mode("there");
-        for path in [
-            "a/b",
-            "./there//c/",
-            "there",
-            "file",
-            "file/d",
-            "link",
-            "link/e",
+        let create = |path: &str| create_dirs(&base, &base_path, Path::new(path));
+        for path in ["a/b", "./there//c/", "there"] {
+            create(path).unwrap();
+        }
+        for (paths, errno) in [
+            (
+                ["file", "file/d", "link", "link/e"].as_slice(),
+                Errno::NOTDIR,
+            ),
+            (&["../f", "/f", "a/../../f"], Errno::INVAL),
         ] {
-            create_dirs(&base, &base_path, Path::new(path)).unwrap();
+            for path in paths {
+                let error = create(path).unwrap_err();
+                assert_eq!(error.errno(), Some(errno.raw_os_error()), "{path}");
+            }
+        }
+        // As procfs is wherever there is one.
+        let (root, directory) = (File::open("/").unwrap(), Path::new("/"));
+        for path in ["proc", "proc/d"] {
+            let error = create_dirs(&root, directory, Path::new(path)).unwrap_err();
+            assert_eq!(error.errno(), Some(Errno::XDEV.raw_os_error()), "{path}");
         }
         for path in ["a", "a/b", "there/c"] {
             assert_eq!(mode(path), 0o777, "{path}");
         }
         assert_eq!(mode("there"), before);
         assert_eq!(fs::read_dir(dir.path("outside")).unwrap().count(), 0);
-        for path in ["../f", "/f", "a/../../f"] {
-            let error = create_dirs(&base, &base_path, Path::new(path)).unwrap_err();
-            assert_eq!(error.errno(), Some(Errno::INVAL.raw_os_error()), "{path}");
-        }
         assert!(!dir.path("f").exists());
     }
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use nix::libc::{ENOTDIR, EXDEV};
 use sha2::{Digest, Sha256};
 
-use super::pods::{PodEntry, StatePaths};
+use super::pods::{PodEntry, StatePaths, VOLUMES};
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::desired::NodePlan;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
@@ -22,7 +23,7 @@ use crate::sources::node_address;
 use crate::sources::users::{self, User};
 use crate::sys::below::create_dirs;
 use crate::sys::tmpfs::{mount_tmpfs, resize_tmpfs};
-use crate::sys::{FsError, Root};
+use crate::sys::{Dir, FsError, Root};
 use crate::units::Bytes;
 
 /// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
@@ -220,6 +221,9 @@ pub(super) fn make_volumes(
         if !matches!(volume.source, VolumeSource::EmptyDir { .. }) {
             continue;
         }
+        if !provide_place_of_volumes(paths, &pod.uid)? {
+            return Ok(());
+        }
         let path = paths.volume(&pod.uid, &volume.name);
         // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
         root.provide_shared_dir(&path, pod.fs_group)?;
@@ -239,7 +243,11 @@ pub(super) fn make_volumes(
         // In what somebody has mounted over a volume nothing is made.
         if let Some(place) = tree.place(&root) {
             for sub_path in sub_paths {
-                create_dirs(&place, &tree.path, Path::new(sub_path))?;
+                match create_dirs(&place, &tree.path, Path::new(sub_path)) {
+                    // What containers have put there stays.
+                    Err(error) if matches!(error.errno(), Some(ENOTDIR | EXDEV)) => {}
+                    made => made?,
+                }
             }
         }
     }
@@ -283,6 +291,16 @@ pub(super) fn resize_volumes(
     told
 }
 
+/// Makes the directory that the volumes of a pod are in. False: something is mounted over it, or over the directory of
+/// the pod, and whoever serves that may be away: it is asked nothing.
+fn provide_place_of_volumes(paths: &StatePaths, uid: &PodUid) -> Result<bool, FsError> {
+    let (pods, below) = (paths.pods(), Path::new(&uid.0).join(VOLUMES));
+    match create_dirs(Dir::open(&pods)?, &pods, &below) {
+        Err(error) if error.errno() == Some(EXDEV) => Ok(false),
+        made => made.map(|()| true),
+    }
+}
+
 /// The parts of a volume that a container mounts.
 fn sub_paths<'a>(pod: &'a Pod, container: &str, volume: &str) -> impl Iterator<Item = &'a String> {
     let container = pod.all_containers().find(|it| it.name == container);
@@ -317,6 +335,43 @@ pub(super) fn host_paths(
 mod tests {
     use super::*;
     use crate::decide::testing;
+    use crate::run::own::pods::PODS;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn volumes_are_made_in_a_directory_of_the_pod_alone() {
+        let (dir, root) = (Scratch::new("place-of-volumes"), Root::host());
+        let paths = StatePaths(dir.directory().to_owned());
+        let provide = |uid: &str| provide_place_of_volumes(&paths, &PodUid(uid.to_owned()));
+        assert!(provide("new").is_err(), "there are no pods");
+        for uid in ["begun", "file", "half"] {
+            root.create_dir_all(paths.pods().join(uid))
+                .expect("a directory");
+        }
+        dir.write("pods/file/volumes", "");
+        dir.link("pods/half/volumes", "../begun");
+        dir.link("pods/link", "begun");
+        for uid in ["new", "begun", "begun"] {
+            assert!(provide(uid).expect("no fault"), "{uid}");
+            assert!(root.is_dir(paths.pods().join(uid).join(VOLUMES)), "{uid}");
+        }
+        for uid in ["file", "half", "link"] {
+            let error = provide(uid).expect_err("something is in the way");
+            assert_eq!(error.errno(), Some(ENOTDIR), "{uid}");
+        }
+        let names = root.list(paths.pods().join("begun")).expect("a directory");
+        assert_eq!(names, [VOLUMES]);
+    }
+
+    /// As procfs is wherever there is one.
+    #[test]
+    fn what_is_mounted_over_the_directory_of_a_pod_is_asked_for_no_volumes() {
+        let dir = Scratch::new("covered-pod");
+        let paths = StatePaths(dir.directory().to_owned());
+        dir.link(PODS, "/");
+        let provided = provide_place_of_volumes(&paths, &PodUid("proc".to_owned()));
+        assert!(!provided.expect("no fault"));
+    }
 
     #[test]
     fn parts_of_a_volume_are_those_that_the_container_mounts() {
