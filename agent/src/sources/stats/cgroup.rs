@@ -23,8 +23,8 @@ use crate::model::stats::{CgroupStats, DeviceIo, MemoryFigures};
 use crate::model::text::ParseError;
 use crate::model::time::WallTime;
 use crate::sources::ReadError;
-use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir};
-use crate::sys::{Dir, HeldFile, TextBuffer, Trees};
+use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir, if_any};
+use crate::sys::{Dir, FsError, HeldFile, TextBuffer, Trees};
 
 /// How long settings are taken to stay: the agent itself writes them, seldom. The first are of a
 /// cgroup that may not have been written yet, and stay for no time. As long, at most, what belongs to
@@ -80,6 +80,14 @@ impl Faults {
             ReadError::Fs(_) => self.io += 1,
             ReadError::Parse { .. } => self.parse += 1,
         }
+    }
+
+    /// `None`: it is not there, or it could not be opened, which is counted.
+    pub(super) fn opened<T>(&mut self, found: Result<Option<T>, FsError>) -> Option<T> {
+        found.unwrap_or_else(|error| {
+            self.count(&error.into());
+            None
+        })
     }
 }
 
@@ -146,6 +154,8 @@ struct QuickFiles {
     memory: Option<MemoryFiles>,
     tasks: Option<HeldFile>,
     stall: Option<StallFile>,
+    /// Some that are missing could not be opened.
+    has_failed: bool,
 }
 
 /// The others. A kernel without one stays so.
@@ -173,6 +183,15 @@ struct FullFiles {
     dir: Option<Dir>,
     cpu_stall: Option<StallFile>,
     io_stall: Option<StallFile>,
+    /// Some that are missing could not be opened.
+    has_failed: bool,
+}
+
+/// What opens the files of one cgroup.
+struct Opener<'a> {
+    trees: &'a Trees,
+    path: &'a CgroupPath,
+    faults: &'a mut Faults,
 }
 
 impl Context {
@@ -317,7 +336,7 @@ impl CgroupReader {
     /// False: there is no such cgroup.
     fn open_quick(&mut self, cx: &mut Context) -> bool {
         self.close_quick(cx);
-        let opened = QuickFiles::open(&cx.trees, &self.path);
+        let opened = QuickFiles::open(&cx.trees, &self.path, &mut cx.faults);
         if !opened.is_any() {
             return false;
         }
@@ -325,7 +344,10 @@ impl CgroupReader {
         if self.inode != inode {
             self.close(cx);
             self.inode = inode;
-            let dir = dir(&cx.trees, "memory", &self.path).ok().flatten();
+            self.made_at = None;
+        }
+        if self.made_at.is_none() {
+            let dir = cx.faults.opened(dir(&cx.trees, "memory", &self.path));
             self.made_at = dir.and_then(|it| made_at(&it, cx.trees.unified));
         }
         cx.held.n += opened.n_files();
@@ -371,9 +393,10 @@ impl CgroupReader {
                 (own, files.dir.as_ref()?)
             }
             None => {
-                opened = dir(&cx.trees, "memory", &self.path).ok()??;
-                let own = parse_pids(&opened.read_text("cgroup.procs").ok()?).ok()?;
-                (own, &opened)
+                opened = cx.faults.opened(dir(&cx.trees, "memory", &self.path))?;
+                let list = opened.read_text_if_any("cgroup.procs");
+                let list = cx.checked(list.map_err(ReadError::from)).ok()??;
+                (parse_pids(&list).ok()?, &opened)
             }
         };
         let are_below = own.is_empty() && !matches!(dir.n_dirs(), Ok(Some(0)));
@@ -381,9 +404,10 @@ impl CgroupReader {
             return Some(own);
         }
         let mut all = Vec::new();
-        each_list(dir, &mut |list| {
+        let listed = each_list(dir, &mut |list| {
             all.extend(parse_pids(list).unwrap_or_default())
-        })?;
+        });
+        cx.faults.opened(listed.map(Some))?;
         Some(all)
     }
 
@@ -400,14 +424,11 @@ impl CgroupReader {
         below: Below,
     ) -> Result<CgroupStats, Gone> {
         let is_due = self.settings.as_ref().is_none_or(|(due, _)| *due <= at);
+        let full = self.full.as_ref();
+        if full.is_some_and(|it| it.has_failed || is_due && !it.is_complete(&cx.trees)) {
+            self.close_full(cx);
+        }
         if is_due {
-            if self
-                .full
-                .as_ref()
-                .is_some_and(|it| !it.is_complete(&cx.trees))
-            {
-                self.close_full(cx);
-            }
             let due = match self.settings {
                 Some(_) => at + SETTINGS_STAY,
                 None => at,
@@ -419,7 +440,7 @@ impl CgroupReader {
             }
         }
         if self.full.is_none() {
-            let full = FullFiles::open(&cx.trees, &self.path);
+            let full = FullFiles::open(&cx.trees, &self.path, &mut cx.faults);
             cx.held.n += full.n_files();
             self.full = Some(full);
         }
@@ -470,13 +491,34 @@ impl OfRunning {
     }
 }
 
+impl Opener<'_> {
+    fn dir(&mut self, controller: &str) -> Option<Dir> {
+        self.faults.opened(dir(self.trees, controller, self.path))
+    }
+
+    fn file(&mut self, dir: Option<&Dir>, name: &'static str) -> Option<HeldFile> {
+        self.faults.opened(if_any(HeldFile::open_in(dir?, name)))
+    }
+
+    fn stall(&mut self, dir: Option<&Dir>, name: &'static str) -> Option<StallFile> {
+        self.faults.opened(StallFile::open_in(dir?, name))
+    }
+}
+
 impl QuickFiles {
-    fn open(trees: &Trees, path: &CgroupPath) -> Self {
-        let tasks = dir(trees, "pids", path).ok().flatten();
+    fn open(trees: &Trees, path: &CgroupPath, faults: &mut Faults) -> Self {
+        let before = *faults;
+        let mut opener = Opener {
+            trees,
+            path,
+            faults,
+        };
+        let tasks = opener.dir("pids");
         Self {
-            memory: MemoryFiles::open(trees, path).ok().flatten(),
-            tasks: tasks.and_then(|it| HeldFile::open_in(&it, "pids.current").ok()),
-            stall: StallFile::open(trees, path).ok().flatten(),
+            memory: opener.faults.opened(MemoryFiles::open(trees, path)),
+            tasks: opener.file(tasks.as_ref(), "pids.current"),
+            stall: opener.faults.opened(StallFile::open(trees, path)),
+            has_failed: *opener.faults != before,
         }
     }
 
@@ -492,7 +534,8 @@ impl QuickFiles {
 
     /// A controller whose cgroup was not there yet may have it by now.
     fn is_complete(&self, trees: &Trees) -> bool {
-        (self.memory.is_some() || trees.of("memory").is_none())
+        !self.has_failed
+            && (self.memory.is_some() || trees.of("memory").is_none())
             && (self.tasks.is_some() || trees.of("pids").is_none())
     }
 
@@ -513,36 +556,63 @@ impl QuickFiles {
 }
 
 impl FullFiles {
-    fn open(trees: &Trees, path: &CgroupPath) -> Self {
-        let controller = |it| dir(trees, it, path).ok().flatten();
-        let file = |dir: &Option<Dir>, name| HeldFile::open_in(dir.as_ref()?, name).ok();
-        let unified = cgroup2_dir(trees, path).ok().flatten();
-        let stall = |name| StallFile::open_in(unified.as_ref()?, name).ok().flatten();
-        let (cpu_stall, io_stall) = (stall("cpu.pressure"), stall("io.pressure"));
-        if trees.unified {
-            return Self {
-                is_unified: true,
-                cpu: file(&unified, "cpu.stat"),
-                events: file(&unified, "memory.events"),
-                peak: file(&unified, "memory.peak"),
-                swap: file(&unified, "memory.swap.current"),
-                io: file(&unified, "io.stat"),
-                numa: file(&unified, "memory.numa_stat"),
-                refusals: file(&unified, "pids.events"),
-                processes: file(&unified, "cgroup.procs"),
-                dir: unified,
-                cpu_stall,
-                io_stall,
-                ..Self::default()
-            };
+    fn open(trees: &Trees, path: &CgroupPath, faults: &mut Faults) -> Self {
+        let before = *faults;
+        let mut opener = Opener {
+            trees,
+            path,
+            faults,
+        };
+        let unified = opener.faults.opened(cgroup2_dir(trees, path));
+        let opened = match trees.unified {
+            true => Self::of_v2(&mut opener, unified),
+            false => Self::of_v1(&mut opener, unified.as_ref()),
+        };
+        Self {
+            has_failed: *opener.faults != before,
+            ..opened
         }
-        let (cpuacct, memory) = (controller("cpuacct"), controller("memory"));
-        let blkio = controller("blkio");
+    }
+
+    fn of_v2(opener: &mut Opener<'_>, dir: Option<Dir>) -> Self {
+        let mut file = |name| opener.file(dir.as_ref(), name);
+        Self {
+            is_unified: true,
+            cpu: file("cpu.stat"),
+            events: file("memory.events"),
+            peak: file("memory.peak"),
+            swap: file("memory.swap.current"),
+            io: file("io.stat"),
+            numa: file("memory.numa_stat"),
+            refusals: file("pids.events"),
+            processes: file("cgroup.procs"),
+            cpu_stall: opener.stall(dir.as_ref(), "cpu.pressure"),
+            io_stall: opener.stall(dir.as_ref(), "io.pressure"),
+            dir,
+            ..Self::default()
+        }
+    }
+
+    /// `unified`: of the cgroup in the hierarchy beside those of v1.
+    fn of_v1(opener: &mut Opener<'_>, unified: Option<&Dir>) -> Self {
+        let [cpu, cpuacct, memory, blkio, pids] =
+            ["cpu", "cpuacct", "memory", "blkio", "pids"].map(|it| opener.dir(it));
+        let mut file = |dir: &Option<Dir>, name| opener.file(dir.as_ref(), name);
         // The files without `_recursive` leave out the cgroups below.
-        let blkio_file = |recursive, own| file(&blkio, recursive).or_else(|| file(&blkio, own));
+        let mut blkio_file = |[recursive, own]: [&'static str; 2]| {
+            file(&blkio, recursive).or_else(|| file(&blkio, own))
+        };
+        let io = blkio_file([
+            "blkio.throttle.io_service_bytes_recursive",
+            "blkio.throttle.io_service_bytes",
+        ]);
+        let io_operations = blkio_file([
+            "blkio.throttle.io_serviced_recursive",
+            "blkio.throttle.io_serviced",
+        ]);
         Self {
             is_unified: false,
-            cpu: file(&controller("cpu"), "cpu.stat"),
+            cpu: file(&cpu, "cpu.stat"),
             cpu_usage: file(&cpuacct, "cpuacct.usage"),
             cpu_times: file(&cpuacct, "cpuacct.stat"),
             events: file(&memory, "memory.failcnt"),
@@ -550,20 +620,15 @@ impl FullFiles {
             swap: None,
             oom: file(&memory, "memory.oom_control"),
             kernel: file(&memory, "memory.kmem.usage_in_bytes"),
-            io: blkio_file(
-                "blkio.throttle.io_service_bytes_recursive",
-                "blkio.throttle.io_service_bytes",
-            ),
-            io_operations: blkio_file(
-                "blkio.throttle.io_serviced_recursive",
-                "blkio.throttle.io_serviced",
-            ),
+            io,
+            io_operations,
             numa: file(&memory, "memory.numa_stat"),
-            refusals: file(&controller("pids"), "pids.events"),
+            refusals: file(&pids, "pids.events"),
             processes: file(&memory, "cgroup.procs"),
+            cpu_stall: opener.stall(unified, "cpu.pressure"),
+            io_stall: opener.stall(unified, "io.pressure"),
             dir: memory,
-            cpu_stall,
-            io_stall,
+            has_failed: false,
         }
     }
 
@@ -721,7 +786,7 @@ impl FullFiles {
                 let own = cx.value(self.processes.as_ref(), count)?;
                 Ok(own.map(|it| it.saturating_add(*of_others)))
             }
-            None => Ok(count_processes(dir)),
+            None => cx.checked(count_processes(dir).map(Some).map_err(ReadError::from)),
         }
     }
 }
@@ -739,22 +804,26 @@ fn made_at(dir: &Dir, is_unified: bool) -> Option<WallTime> {
 }
 
 /// Processes of a cgroup and of those below it, by opening a file of each.
-pub(super) fn count_processes(dir: &Dir) -> Option<u64> {
+pub(super) fn count_processes(dir: &Dir) -> Result<u64, FsError> {
     let mut n = 0;
     each_list(dir, &mut |list| n += list.lines().map(|_| 1).sum::<u64>())?;
-    Some(n)
+    Ok(n)
 }
 
-/// `cgroup.procs` of a cgroup and of those below it. `None`: not all of them are found.
-fn each_list(dir: &Dir, take: &mut dyn FnMut(&str)) -> Option<()> {
-    dir.walk(MAX_DEPTH, &mut |dir| {
-        // A threaded cgroup refuses to list processes; they show at its domain.
-        if let Ok(text) = dir.read_text("cgroup.procs") {
-            take(&text);
-        }
-        Ok(())
-    })
-    .ok()
+/// `cgroup.procs` of a cgroup and of those below it.
+fn each_list(dir: &Dir, take: &mut dyn FnMut(&str)) -> Result<(), FsError> {
+    dir.walk(
+        MAX_DEPTH,
+        &mut |dir| match dir.read_text_if_any("cgroup.procs") {
+            Ok(text) => {
+                take(&text.unwrap_or_default());
+                Ok(())
+            }
+            // A threaded cgroup refuses to list processes; they show at its domain.
+            Err(error) if error.errno() == Some(nix::libc::EOPNOTSUPP) => Ok(()),
+            Err(error) => Err(error),
+        },
+    )
 }
 
 #[cfg(test)]
@@ -782,18 +851,16 @@ mod tests {
         assert_eq!(made_at(&dir, true), Some(WallTime::from_epoch(made)));
     }
 
-    #[test]
-    fn limits_that_cannot_be_read_stay_as_they_were_and_before_that_are_not_known() {
-        const LIMIT: &str = "pod/memory.max";
-        let scratch = Scratch::new("settings");
+    /// Of a pod of v2 with these files.
+    fn reader(scratch: &Scratch, files: &[(&str, &str)]) -> (Context, CgroupReader) {
         let root = Root::at(scratch.directory());
         root.create_dir_all("pod").expect("a directory");
-        for (file, text) in [
+        let least = [
             ("memory.current", "1\n"),
             ("memory.stat", "anon 1\n"),
             ("pids.current", "1\n"),
-            ("cpu.max", "50000 100000\n"),
-        ] {
+        ];
+        for (file, text) in least.iter().chain(files) {
             scratch.write(format!("pod/{file}"), text);
         }
         let tree = Tree::open(BTreeSet::new(), scratch.directory()).expect("a directory");
@@ -801,8 +868,46 @@ mod tests {
             unified: true,
             trees: vec![tree],
         };
-        let mut cx = Context::new(Arc::new(trees), 4096);
-        let mut reader = CgroupReader::at(CgroupPath::new("/pod").expect("a path"));
+        let reader = CgroupReader::at(CgroupPath::new("/pod").expect("a path"));
+        (Context::new(Arc::new(trees), 4096), reader)
+    }
+
+    /// As without a free descriptor.
+    #[test]
+    fn a_file_that_cannot_be_opened_is_a_fault_and_tried_again() {
+        let scratch = Scratch::new("unopened");
+        let root = Root::at(scratch.directory());
+        let files = ["cgroup.procs", "cpu.stat", "memory.events", "io.stat"];
+        let (mut cx, mut reader) = reader(&scratch, &files.map(|it| (it, "")));
+        cx.held.max = 100;
+        root.create_dir_all("pod/below").expect("a directory");
+        let files = ["pids.current", "memory.peak", "below/cgroup.procs"];
+        let files = files.map(|it| format!("pod/{it}"));
+        for file in &files {
+            root.remove_file(file).expect("it may be there");
+            scratch.unreadable(file);
+        }
+        let mut read = || {
+            let stats = reader.full(&mut cx, Duration::ZERO, Below::Unknown);
+            let stats = stats.expect("it is there");
+            let found = (stats.n_tasks, stats.memory.peak, stats.n_processes);
+            (found, cx.faults)
+        };
+        let faults = Faults { io: 3, parse: 0 };
+        assert_eq!(read(), ((None, None, None), faults));
+        for file in &files {
+            root.remove_file(file).expect("it is there");
+            scratch.write(file, "7\n");
+        }
+        assert_eq!(read(), ((Some(7), Some(7), Some(1)), faults));
+    }
+
+    #[test]
+    fn limits_that_cannot_be_read_stay_as_they_were_and_before_that_are_not_known() {
+        const LIMIT: &str = "pod/memory.max";
+        let scratch = Scratch::new("settings");
+        let root = Root::at(scratch.directory());
+        let (mut cx, mut reader) = reader(&scratch, &[("cpu.max", "50000 100000\n")]);
         let mut read = |second| {
             let at = Duration::from_secs(second);
             let stats = reader.full(&mut cx, at, Below::Uncounted);

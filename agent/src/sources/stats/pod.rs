@@ -131,7 +131,8 @@ impl PodReader {
         let processes = match wanted.processes {
             true => {
                 let found = dir(&cx.trees, "memory", &self.known.cgroup);
-                found.ok().flatten().and_then(|it| count_processes(&it))
+                let found = found.and_then(|it| it.as_ref().map(count_processes).transpose());
+                cx.faults.opened(found)
             }
             false => None,
         };
