@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cgroup::{Below, CgroupReader, Context};
+use super::cgroup::{Below, CgroupReader, Context, Faults};
 use super::process::is_shown;
 use crate::model::capacity::running_pids;
 use crate::model::cgroup_path::CgroupPath;
@@ -12,7 +12,7 @@ use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
 use crate::model::stats::{CgroupStats, FileSystemStats, InterfaceStats, NodeStats};
 use crate::model::text::ParseError;
 use crate::sources::ReadError;
-use crate::sources::cgroup_use::{self, StallFile};
+use crate::sources::cgroup_use::{self, StallFile, if_any};
 use crate::sys::filesystem::{Filesystem, FilesystemProbe};
 use crate::sys::{HeldFile, Root};
 
@@ -23,6 +23,14 @@ pub(super) struct NodeFigures {
     /// The source of the mount that holds it.
     device: String,
     cgroup: CgroupReader,
+    files: NodeFiles,
+}
+
+/// Nothing is open before the first reading.
+#[derive(Debug, Default)]
+struct NodeFiles {
+    /// False: some that are missing could not be opened.
+    is_whole: bool,
     meminfo: Option<HeldFile>,
     loadavg: Option<HeldFile>,
     network: Option<HeldFile>,
@@ -30,41 +38,59 @@ pub(super) struct NodeFigures {
     stalls: [Option<StallFile>; 3],
 }
 
+impl NodeFiles {
+    fn open(root: &Root, faults: &mut Faults) -> Self {
+        let before = *faults;
+        let mut open = |path: &str| faults.opened(if_any(HeldFile::open(&root.path(path))));
+        let mut stall =
+            |resource: &str| open(&format!("/proc/pressure/{resource}")).map(StallFile::of_node);
+        let stalls = [stall("cpu"), stall("memory"), stall("io")];
+        Self {
+            stalls,
+            meminfo: open("/proc/meminfo"),
+            loadavg: open("/proc/loadavg"),
+            // Of the host also where the agent has a network of its own, if it may look at that.
+            network: HeldFile::open(&root.path("/proc/1/net/dev"))
+                .ok()
+                .or_else(|| open("/proc/net/dev")),
+            disks: open("/proc/diskstats"),
+            is_whole: *faults == before,
+        }
+    }
+}
+
 impl NodeFigures {
     /// `nodefs`: the file system that is shown.
     pub(super) fn open(root: &Root, nodefs: FilesystemProbe) -> Self {
-        let open = |path: &str| HeldFile::open(&root.path(path)).ok();
         let mounts = root.read_text("/proc/self/mountinfo").unwrap_or_default();
         // Mounts are told by paths without links.
         let at = nodefs.canonical_path();
         let at = at.as_deref().unwrap_or(nodefs.path());
         let device = mount_source(&mounts, at).unwrap_or_default();
-        let stall =
-            |resource: &str| open(&format!("/proc/pressure/{resource}")).map(StallFile::of_node);
         Self {
             root: root.clone(),
             device: device.to_owned(),
             nodefs,
             cgroup: CgroupReader::at(CgroupPath::root()),
-            meminfo: open("/proc/meminfo"),
-            loadavg: open("/proc/loadavg"),
-            // Of the host also where the agent has a network of its own.
-            network: open("/proc/1/net/dev").or_else(|| open("/proc/net/dev")),
-            disks: open("/proc/diskstats"),
-            stalls: [stall("cpu"), stall("memory"), stall("io")],
+            files: NodeFiles::default(),
         }
     }
 
     /// Some 25 reads.
     pub(super) fn read(&mut self, cx: &mut Context, at: Duration) -> NodeStats {
-        let meminfo = value(cx, self.meminfo.as_ref(), Meminfo::parse);
-        let tasks = value(cx, self.loadavg.as_ref(), |text| Ok(running_pids(text)));
+        if !self.files.is_whole {
+            self.files = NodeFiles::open(&self.root, &mut cx.faults);
+        }
+        let meminfo = value(cx, self.files.meminfo.as_ref(), Meminfo::parse);
+        let tasks = value(cx, self.files.loadavg.as_ref(), |text| {
+            Ok(running_pids(text))
+        });
         let cgroup = self.cgroup(cx, at, meminfo.as_ref());
         NodeStats {
             cgroup,
             network: self.network(cx).unwrap_or_default(),
             file_system: self.file_system(),
-            disks: value(cx, self.disks.as_ref(), parse_diskstats).unwrap_or_default(),
+            disks: value(cx, self.files.disks.as_ref(), parse_diskstats).unwrap_or_default(),
             n_tasks: tasks.flatten(),
         }
     }
@@ -81,9 +107,9 @@ impl NodeFigures {
             memory.usage = memory.usage.or(memory.stat.in_use()).or(all);
             memory.swap = less(meminfo.swap_total, meminfo.swap_free);
         }
-        let mut stalls = self.stalls.iter().map(|file| {
+        let mut stalls = self.files.stalls.iter().map(|file| {
             let found = file.as_ref()?.read_all(&mut cx.buffer);
-            found.ok().flatten()
+            counted(cx, found).flatten()
         });
         let mut next = || stalls.next().flatten();
         stats.stalls = Stalls {
@@ -97,7 +123,7 @@ impl NodeFigures {
     /// One name that is no text hides no other interface.
     fn network(&self, cx: &mut Context) -> Option<Vec<InterfaceStats>> {
         let parse = |text: &str| parse_net_dev(text, is_shown);
-        let found = cgroup_use::read_lossy(self.network.as_ref()?, &mut cx.buffer, parse);
+        let found = cgroup_use::read_lossy(self.files.network.as_ref()?, &mut cx.buffer, parse);
         counted(cx, found)
     }
 
@@ -149,10 +175,41 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::sources::stats::cgroup::Faults;
     use crate::sys::Trees;
     use crate::sys::patience::Patience;
     use crate::sys::scratch::Scratch;
+
+    /// As without a free descriptor.
+    #[test]
+    fn a_file_of_the_node_that_cannot_be_opened_is_a_fault_and_tried_again() {
+        const LOADAVG: &str = "proc/loadavg";
+        let scratch = Scratch::new("unopened-node");
+        let root = Root::at(scratch.directory());
+        root.create_dir_all("/proc").expect("a directory");
+        let (mut figures, mut cx) = figures(&root);
+        let mut n_tasks = || {
+            let found = figures.read(&mut cx, Duration::ZERO).n_tasks;
+            (found, cx.faults.io)
+        };
+        scratch.unreadable(LOADAVG);
+        assert_eq!(n_tasks(), (None, 1));
+        root.remove_file(LOADAVG).expect("it is there");
+        scratch.write(LOADAVG, "0.00 0.00 0.00 1/7 9\n");
+        for _ in 0..2 {
+            assert_eq!(n_tasks(), (Some(7), 1));
+        }
+    }
+
+    fn figures(root: &Root) -> (NodeFigures, Context) {
+        let patience = Patience::start(Duration::from_secs(60)).expect("a thread");
+        let nodefs = FilesystemProbe::new(root, Path::new("/"), &patience);
+        let trees = Trees {
+            unified: true,
+            trees: Vec::new(),
+        };
+        let cx = Context::new(Arc::new(trees), 4096);
+        (NodeFigures::open(root, nodefs), cx)
+    }
 
     #[test]
     fn an_interface_whose_name_is_no_text_hides_no_other_one_of_the_node() {
@@ -169,14 +226,8 @@ mod tests {
             counts,
         ];
         scratch.write("proc/1/net/dev", lines.concat());
-        let patience = Patience::start(Duration::from_secs(60)).expect("a thread");
-        let nodefs = FilesystemProbe::new(&root, Path::new("/"), &patience);
-        let trees = Trees {
-            unified: true,
-            trees: Vec::new(),
-        };
-        let mut cx = Context::new(Arc::new(trees), 4096);
-        let found = NodeFigures::open(&root, nodefs).read(&mut cx, Duration::ZERO);
+        let (mut figures, mut cx) = figures(&root);
+        let found = figures.read(&mut cx, Duration::ZERO);
         let names: Vec<&str> = found.network.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["eth0", "eth1"]);
         assert_eq!(cx.faults, Faults::default());
