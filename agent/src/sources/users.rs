@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sys::Root;
+use crate::sys::{FsError, Root};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
@@ -18,23 +18,24 @@ pub struct User {
     pub groups: BTreeSet<u32>,
 }
 
-/// `None`: the user is not listed, or `/etc/passwd` cannot be read.
-pub fn user(uid: u32) -> Option<User> {
+/// `None`: the user is not listed, or there is no `/etc/passwd`.
+pub fn user(uid: u32) -> Result<Option<User>, FsError> {
     user_in(&Root::host(), uid)
 }
 
-fn user_in(root: &Root, uid: u32) -> Option<User> {
-    let users = root.read_text(PASSWD).ok()?;
-    let entry = users
-        .lines()
-        .find_map(|line| Entry::parse(line).filter(|it| it.uid == uid))?;
-    let groups = root.read_text(GROUP).unwrap_or_default();
+fn user_in(root: &Root, uid: u32) -> Result<Option<User>, FsError> {
+    let users = root.read_text_if_any(PASSWD)?.unwrap_or_default();
+    let mut entries = users.lines().filter_map(Entry::parse);
+    let Some(entry) = entries.find(|it| it.uid == uid) else {
+        return Ok(None);
+    };
+    let groups = root.read_text_if_any(GROUP)?.unwrap_or_default();
     let groups = groups.lines().filter_map(|line| group_of(line, entry.name));
-    Some(User {
+    Ok(Some(User {
         home: entry.home.starts_with('/').then(|| entry.home.to_owned()),
         gid: entry.gid,
         groups: groups.collect(),
-    })
+    }))
 }
 
 /// passwd(5): `name:password:UID:GID:GECOS:directory:shell`.
@@ -74,7 +75,7 @@ mod tests {
     fn the_first_line_of_a_user_counts_and_every_group_that_lists_it() {
         let node = Scratch::new("users");
         let root = Root::at(node.directory());
-        assert_eq!(user_in(&root, 0), None);
+        assert_eq!(user_in(&root, 0).expect("nothing fails"), None);
         root.create_dir_all("/etc").expect("a new directory");
         node.write(
             "etc/passwd",
@@ -82,7 +83,7 @@ mod tests {
              again:x:1000:7::/srv/again:\nnobody:x:65534:65534:nobody::\n",
         );
         let user = |uid| {
-            let user = user_in(&root, uid)?;
+            let user = user_in(&root, uid).expect("nothing fails")?;
             let groups: Vec<u32> = user.groups.into_iter().collect();
             Some((user.home, user.gid, groups))
         };
@@ -96,5 +97,20 @@ mod tests {
         assert_eq!(user(1000), Some((home("/srv/app"), 1001, vec![44, 105])));
         assert_eq!(user(65534), Some((None, 65534, vec![])));
         assert_eq!(user(7), None);
+    }
+
+    /// As without a free descriptor.
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_one_without_the_user() {
+        let node = Scratch::new("unread-users");
+        let root = Root::at(node.directory());
+        root.create_dir_all("/etc").expect("a new directory");
+        node.unreadable("etc/group");
+        node.write("etc/passwd", "app:x:1000:1001::/srv/app:/bin/sh\n");
+        assert!(user_in(&root, 1000).is_err());
+        assert_eq!(user_in(&root, 7).expect("nothing fails"), None);
+        root.remove_file("/etc/passwd").expect("it is there");
+        node.unreadable("etc/passwd");
+        assert!(user_in(&root, 7).is_err());
     }
 }

@@ -518,6 +518,14 @@ impl Loop {
             .pods
             .get(uid)
             .ok_or_else(|| "the pod is gone".to_owned())?;
+        let user = match start::user(&entry.state.pod, container) {
+            Ok(user) => user,
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                self.hold_start(uid, container, why, Pauses::LACK, clock::boottime());
+                return Ok(());
+            }
+        };
         let (address, unknown) = match start::address(&entry.state.pod, container) {
             Some(Ok(address)) => (Some(address), None),
             Some(Err(why)) => (None, Some(why)),
@@ -530,7 +538,7 @@ impl Loop {
             entry,
             container,
             &devices,
-            address,
+            &start::OfNode { user, address },
         )?;
         for warning in start::not_applicable(&devices).into_iter().chain(unknown) {
             self.told.start_warning(&entry.pod_ref, container, warning);

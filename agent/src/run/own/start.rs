@@ -92,6 +92,20 @@ pub(super) fn address(pod: &Pod, container: &str) -> Option<Result<IpAddr, Strin
     }))
 }
 
+/// What the files of the node say of the user of a container. `None`: nothing.
+pub(super) fn user(pod: &Pod, container: &str) -> Result<Option<User>, FsError> {
+    let container = pod.all_containers().find(|it| it.name == container);
+    users::user(container.and_then(|it| it.run_as_user).unwrap_or(0))
+}
+
+/// What a start looks up of the node.
+pub(super) struct OfNode {
+    /// See [`user`].
+    pub user: Option<User>,
+    /// See [`address`].
+    pub address: Option<IpAddr>,
+}
+
 /// All that one start needs.
 pub(super) fn container_spec(
     node: &Node,
@@ -100,7 +114,7 @@ pub(super) fn container_spec(
     entry: &PodEntry,
     name: &str,
     devices: &ContainerDevices,
-    address: Option<IpAddr>,
+    of_node: &OfNode,
 ) -> Result<ContainerSpec, String> {
     let pod = &entry.state.pod;
     let container = pod
@@ -119,15 +133,12 @@ pub(super) fn container_spec(
         .ok_or_else(|| format!("nothing is known of container {name}"))?;
 
     let pod_dir = paths.pod_dir(&pod.uid);
-    let user = users::user(container.run_as_user.unwrap_or(0));
-    let address = address.map(|it| it.to_string());
+    let user = of_node.user.as_ref();
+    let address = of_node.address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
         hostname: &node.hostname,
-        home: user
-            .as_ref()
-            .and_then(|it| it.home.as_deref())
-            .unwrap_or("/"),
+        home: user.and_then(|it| it.home.as_deref()).unwrap_or("/"),
         address: address.as_deref(),
     };
     let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
@@ -159,7 +170,7 @@ pub(super) fn container_spec(
             (true, [dir]) => ContainerCgroup::Unified(dir.clone()),
             _ => ContainerCgroup::Split(dirs),
         },
-        run_as: run_as(pod, container, user.as_ref()),
+        run_as: run_as(pod, container, user),
         oom_score_adj: oom_score_adj(
             pod,
             entry.qos,
