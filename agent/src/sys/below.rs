@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fchmod, mkdirat, openat, openat2, statx,
+    AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fchmod, mkdirat, open, openat, openat2, statx,
 };
 use rustix::io::Errno;
 
@@ -52,6 +52,20 @@ pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(),
         };
     }
     Ok(())
+}
+
+/// Whether something below `above` has a name, by no link. Yes where something is mounted on the way, which is asked
+/// nothing.
+pub fn has_name(above: &Path, path: &Path) -> Result<bool, FsError> {
+    let failed = |e: Errno| FsError::new(Operation::Open, &above.join(path), e.into());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = open(above, flags, Mode::empty()).map_err(failed)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat2(&base, path, flags, Mode::empty(), SAME_MOUNT) {
+        Ok(_) | Err(Errno::XDEV) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(failed(e)),
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::run::RunError;
 use crate::run::told::Told;
 use crate::sys::append::rename_if_any;
 use crate::sys::removal::{Mounts, remove_mounts, remove_tree};
-use crate::sys::{FsError, Root, clock};
+use crate::sys::{FsError, Root, below, clock};
 
 const PREFIX: &str = ".removing-";
 
@@ -89,15 +89,16 @@ impl Files {
     }
 }
 
-/// Whether one of these parts of a directory of a pod is still there, under its name or on its way out.
+/// Whether one of these parts of a directory of a pod is still there, under its name or on its way out. What is mounted
+/// on the way to one is asked nothing: the part is taken for there.
 pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool {
     let Some(above) = directory.parent() else {
         return false;
     };
     let root = Root::host();
-    let is_in = |directory: &Path| {
+    let is_in = |name: &Path| {
         let mut parts = parts.iter();
-        parts.any(|it| root.has_name(directory.join(it)).unwrap_or(false))
+        parts.any(|it| below::has_name(above, &name.join(it)).unwrap_or(false))
     };
     let prefix = format!("{PREFIX}{uid}-");
     // Another pod may have a UID that begins like this one.
@@ -105,9 +106,10 @@ pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool
         let time = name.strip_prefix(&prefix);
         time.is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()))
     };
-    let is_leaving = |name: &String| is_of_pod(name) && is_in(&above.join(name));
+    let is_leaving = |name: &String| is_of_pod(name) && is_in(Path::new(name));
     // In this order: it gets the other name in between.
-    is_in(directory) || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
+    directory.file_name().is_some_and(|it| is_in(Path::new(it)))
+        || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
 }
 
 impl Backoff {
@@ -195,5 +197,12 @@ mod tests {
         root.remove_dir_all(leaving).unwrap();
         assert_eq!(left(), [false, false]);
         assert!(!is_left(&pod, &uid, &[]));
+    }
+
+    /// As procfs is wherever there is one.
+    #[test]
+    fn what_is_mounted_over_a_directory_of_a_pod_is_not_asked_what_is_left() {
+        let (uid, absent) = (PodUid("uid".to_owned()), PathBuf::from("absent"));
+        assert!(is_left(Path::new("/proc"), &uid, &[absent]));
     }
 }

@@ -4,6 +4,7 @@
 //! what was found counts beside walks that began later, and until they are done what was found before does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{PodDisk, STEP, tree};
@@ -149,7 +150,12 @@ fn own(root: &Root, pod: &Candidate, files: Vec<DeletedFile>) -> Vec<DeletedFile
     if files.is_empty() {
         return files;
     }
-    let directories = [&pod.directory, &pod.logs].map(|it| (it, root.without_links(it)));
+    // Of the directories above them: what is mounted over one of these is asked nothing.
+    let without_links = |it: &PathBuf| match (it.parent(), it.file_name()) {
+        (Some(above), Some(name)) => root.without_links(above).join(name),
+        _ => it.clone(),
+    };
+    let directories = [&pod.directory, &pod.logs].map(|it| (it, without_links(it)));
     let named = |file: DeletedFile| {
         let path = directories.iter().find_map(|(directory, without_links)| {
             let below = file.path.strip_prefix(without_links).ok()?;
