@@ -1,5 +1,6 @@
 //! What mode own has to say of manifests, pods, containers and cgroups.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::escapes::Escape;
@@ -145,6 +146,26 @@ impl Told {
                 ),
             ),
             None => ("PodFilesAnswer", "files of pods answer".to_owned()),
+        };
+        self.node(reason, message);
+    }
+
+    /// `hung`: a volume that is a directory of the host, and for how long. `None`: not any more.
+    pub(super) fn host_paths_answer(&self, hung: Option<(PathBuf, Duration)>) {
+        let (reason, message) = match hung {
+            Some((path, hung_for)) => (
+                "HostPathSilent",
+                format!(
+                    "{} has not answered for {} s: who seems to fill a disk is told without the volumes that are \
+                     directories of the host",
+                    path.display(),
+                    hung_for.as_secs()
+                ),
+            ),
+            None => (
+                "HostPathsAnswer",
+                "volumes that are directories of the host answer".to_owned(),
+            ),
         };
         self.node(reason, message);
     }

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -163,6 +164,8 @@ pub(super) struct Watcher {
     is_disk_silent: bool,
     /// The files of pods hold up the thread that measures them.
     are_walks_hung: bool,
+    /// The volume on the host that holds up the thread that measures those.
+    hung_host_path: Option<PathBuf>,
 }
 
 /// What was told.
@@ -268,6 +271,7 @@ impl Watcher {
             unsent: VecDeque::new(),
             is_disk_silent: false,
             are_walks_hung: false,
+            hung_host_path: None,
         }
     }
 
@@ -508,6 +512,12 @@ impl Watcher {
         let is_hung = hung_for.is_some();
         if std::mem::replace(&mut self.are_walks_hung, is_hung) != is_hung {
             self.parts.told.pod_files_answer(hung_for);
+        }
+        let hung = self.disk.host_paths.hung(clock::monotonic());
+        let path = hung.as_ref().map(|(path, _)| path.clone());
+        if path != self.hung_host_path {
+            self.hung_host_path = path;
+            self.parts.told.host_paths_answer(hung);
         }
     }
 
