@@ -48,8 +48,9 @@ impl DeviceNumber {
 /// In place of the number of a device that is gone, or is one path of several (`bdi_dev_name`, mm/backing-dev.c).
 const NO_DEVICE: &str = "(unknown)";
 
-/// `io.stat` of v2; a device that has seen no traffic has no numbers and is left out. Linux 5.15 and 5.16 do not end
-/// its line (`blkcg_print_one_stat`, block/blk-cgroup.c), so numbers are of the last device in front of them.
+/// `io.stat` of v2; a device that has seen no traffic has no numbers, and one that has not all of them is left out. Linux
+/// 5.15 and 5.16 do not end its line (`blkcg_print_one_stat`, block/blk-cgroup.c), so numbers are of the last device in
+/// front of them.
 pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
     let mut all = Vec::new();
     for line in text.lines() {
@@ -57,21 +58,20 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
         let Some(mut device) = words.next() else {
             continue;
         };
-        let (mut read, mut written) = (IoCounts::default(), IoCounts::default());
+        let mut counts: [Option<u64>; 4] = [None; 4];
         let mut cost = IoCost::default();
-        let mut has_any = false;
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                if !has_any && (word == NO_DEVICE || DeviceNumber::parse(word).is_ok()) {
+                if counts == [None; 4] && (word == NO_DEVICE || DeviceNumber::parse(word).is_ok()) {
                     device = word;
                 }
                 continue;
             };
             let field = match key {
-                "rbytes" => &mut read.bytes,
-                "wbytes" => &mut written.bytes,
-                "rios" => &mut read.operations,
-                "wios" => &mut written.operations,
+                "rbytes" => &mut counts[0],
+                "rios" => &mut counts[1],
+                "wbytes" => &mut counts[2],
+                "wios" => &mut counts[3],
                 _ => {
                     if let Some(field) = cost.field(key) {
                         *field = Some(number(value, "microseconds")?);
@@ -79,15 +79,17 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
                     continue;
                 }
             };
-            *field = number(value, "a number")?;
-            has_any = true;
+            *field = Some(number(value, "a number")?);
         }
-        if has_any && device != NO_DEVICE {
+        if let [Some(read), Some(reads), Some(written), Some(writes)] = counts
+            && device != NO_DEVICE
+        {
+            let of = |bytes, operations| IoCounts { bytes, operations };
             all.push(DeviceIo {
                 number: DeviceNumber::parse(device)?,
                 name: None,
-                read,
-                written,
+                read: of(read, reads),
+                written: of(written, writes),
                 cost,
                 by_operation: None,
             });

@@ -747,19 +747,18 @@ impl FullFiles {
             return Ok(cx.value(io, parse_io_stat)?.unwrap_or_default());
         }
         let bytes = cx.value(io, |text| parse_blkio(text, ""))?;
-        let mut all = bytes.unwrap_or_default();
-        // Both files have the same devices, in one order.
         let operations = cx.value(self.io_operations.as_ref(), |text| parse_blkio("", text))?;
-        for found in operations.into_iter().flatten() {
-            match all.binary_search_by_key(&found.number, |it| it.number) {
-                Ok(index) => {
-                    let device = &mut all[index];
-                    device.read.operations = found.read.operations;
-                    device.written.operations = found.written.operations;
-                }
-                Err(index) => all.insert(index, found),
-            }
-        }
+        let (mut all, operations) = (bytes.unwrap_or_default(), operations.unwrap_or_default());
+        // Both files have the same devices, in one order: what is in one alone is not known.
+        all.retain_mut(|device| {
+            let found = operations.binary_search_by_key(&device.number, |it| it.number);
+            let Ok(index) = found else {
+                return false;
+            };
+            device.read.operations = operations[index].read.operations;
+            device.written.operations = operations[index].written.operations;
+            true
+        });
         Ok(all)
     }
 
@@ -900,6 +899,40 @@ mod tests {
             scratch.write(file, "7\n");
         }
         assert_eq!(read(), ((Some(7), Some(7), Some(1)), faults));
+    }
+
+    #[test]
+    fn of_a_device_of_v1_is_shown_what_both_files_tell() {
+        let scratch = Scratch::new("blkio");
+        let controllers = ["memory", "blkio"].map(str::to_owned);
+        let trees = Trees {
+            unified: false,
+            trees: vec![Tree::open(controllers.into(), scratch.directory()).expect("a directory")],
+        };
+        let mut cx = Context::new(Arc::new(trees), 4096);
+        for (file, text) in [
+            ("memory.usage_in_bytes", "1\n"),
+            ("memory.stat", "total_rss 1\n"),
+            (
+                "blkio.throttle.io_service_bytes",
+                "8:0 Read 1\n8:0 Write 2\n254:0 Read 9\n254:0 Write 9\nTotal 21\n",
+            ),
+        ] {
+            scratch.write(file, text);
+        }
+        let mut shown = || {
+            let mut reader = CgroupReader::at(CgroupPath::root());
+            let stats = reader.full(&mut cx, Duration::ZERO, Below::Uncounted);
+            let devices = stats.expect("it is there").io.into_iter();
+            let shown = devices.map(|it| (it.number.major, it.read.operations, it.written.bytes));
+            shown.collect::<Vec<_>>()
+        };
+        assert!(shown().is_empty());
+        scratch.write(
+            "blkio.throttle.io_serviced",
+            "8:0 Read 3\n8:0 Write 4\nTotal 7\n",
+        );
+        assert_eq!(shown(), [(8, 3, 2)]);
     }
 
     #[test]

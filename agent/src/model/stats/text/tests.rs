@@ -60,6 +60,10 @@ fn both_versions_tell_the_same_of_a_device() {
     };
     assert_eq!(parse_io_stat(costly).unwrap()[0].cost, cost);
     assert!(parse_io_stat("254:0 rbytes=many\n").is_err());
+    // What is not told is not 0.
+    for partial in ["wbytes=8192 rios=1 wios=2", "rbytes=1 wbytes=0 rios=1"] {
+        assert_eq!(parse_io_stat(&format!("254:0 {partial}\n")).unwrap(), []);
+    }
     // Devices without numbers in front, and without a name.
     let joined = "(unknown) rbytes=1 wbytes=0 rios=1 wios=0\n7:7 7:6 7:4 rbytes=28672 wbytes=0 rios=7 wios=0\n\
                   (unknown) (unknown) 254:0 rbytes=2 wbytes=0 rios=1 wios=0\n7:5 (unknown) rbytes=3\n";
