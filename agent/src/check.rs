@@ -68,6 +68,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             reserved_cgroups(facts),
         ]);
         items.extend(facts.manifests.as_ref().map(manifests));
+        items.extend(state_directory(facts));
     }
     if own.is_none() {
         items.extend([
@@ -393,6 +394,19 @@ fn block_io(facts: &FactSheet) -> CheckItem {
         "write a rule that limits nothing once after each boot, MAJOR:MINOR 9223372036854775807 to \
          blkio.throttle.write_bps_device of any cgroup; the agent makes none by itself",
     )
+}
+
+/// One file system is watched: that of the state directory.
+fn state_directory(facts: &FactSheet) -> Option<CheckItem> {
+    if facts.apart.is_empty() {
+        return None;
+    }
+    let apart = join(facts.apart.iter().map(|it| it.display()));
+    let found = format!("{apart}: on another file system");
+    let consequence = "signals, thresholds and figures of the disk are of the state directory's: nobody is evicted \
+                       when the other one is full, and what pods have there counts for this one";
+    let remedy = "mount one file system, at the state directory";
+    Some(CheckItem::degraded("state-directory", found, consequence).with_remedy(remedy))
 }
 
 /// As kubelet, the agent limits these cgroups and makes none of them.

@@ -71,6 +71,7 @@ fn good() -> FactSheet {
             reserve: 60 << 20,
         }),
         uncounted_disks: Vec::new(),
+        apart: Vec::new(),
         reserved_cgroups: Vec::new(),
         manifests: Some(one_pod(&[], &[])),
         pod_cgroups: Some(PodCgroups::Found {
@@ -151,6 +152,16 @@ fn check_one(
     let item = changed[0].1.clone();
     assert_eq!(item.consequence.is_some(), expected != CheckLevel::Ok);
     item
+}
+
+#[test]
+fn files_of_pods_on_another_disk_than_the_one_that_is_watched_are_told() {
+    let config = config(OWN, "");
+    let mut facts = good();
+    facts.apart = vec!["/s/pods".into(), "/s/logs".into()];
+    let report = report(&facts, &config, &[]);
+    assert_eq!(level(&report, "state-directory"), CheckLevel::Degraded);
+    assert!(report.to_string().contains("/s/pods, /s/logs"), "{report}");
 }
 
 #[test]

@@ -53,6 +53,9 @@ pub struct FactSheet {
     /// Disks in use whose IO cgroups do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncounted_disks: Vec<String>,
+    /// Mode `own`: directories of the state directory that are on another file system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<PathBuf>,
     /// Those that limits are to be written to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved_cgroups: Vec<ReservedCgroupFacts>,

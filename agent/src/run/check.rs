@@ -90,6 +90,9 @@ fn facts(config: &Config) -> FactSheet {
         facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, is_unified, &reader);
         facts.kubelet.pods_left = count_pods_left(&config.kubelet.cgroup_root, &reader);
     }
+    if let Mode::Own(_) = &config.mode {
+        facts.apart = own::apart(&Root::host(), config);
+    }
     if let (Mode::Observe(settings), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
     {
         let (pods, kubelet) = observe::find_pods(found, settings);

@@ -1,6 +1,7 @@
 //! The directories that a configuration names, looked at without making any.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::RunError;
@@ -137,6 +138,22 @@ fn why_closed(filesystem: &Filesystem) -> Option<&'static str> {
     }
 }
 
+/// Which of these are on another file system than `directory`. What is not there is on none.
+pub(super) fn apart(
+    root: &Root,
+    directory: &Path,
+    others: impl IntoIterator<Item = PathBuf>,
+) -> Vec<PathBuf> {
+    let device = |path: &Path| Some(root.metadata(path).ok()?.dev());
+    let Some(here) = device(directory) else {
+        return Vec::new();
+    };
+    let others = others.into_iter();
+    others
+        .filter(|it| device(it).is_some_and(|it| it != here))
+        .collect()
+}
+
 /// What of a path is there, and the rest.
 pub(super) fn nearest(root: &Root, path: &Path) -> Result<(PathBuf, PathBuf), FsError> {
     for there in path.ancestors() {
@@ -173,6 +190,14 @@ mod tests {
         let config = Config::from_yaml(&text, None, &[]).expect("no faults");
         let faults = faults(&Root::host(), &config.config, more, &["pods"]);
         faults.iter().map(|it| crate::observe::chain(it)).collect()
+    }
+
+    /// As procfs is wherever there is one.
+    #[test]
+    fn what_is_on_another_file_system_is_found() {
+        let others = ["/", "/proc", "/no such directory"].map(PathBuf::from);
+        let found = apart(&Root::host(), Path::new("/"), others);
+        assert_eq!(found, [Path::new("/proc")]);
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         workloads: None,
         uncounted_disks: uncounted_disks.unwrap_or_default(),
         // The configuration says which.
+        apart: Vec::new(),
         reserved_cgroups: Vec::new(),
         manifests: None,
         pod_cgroups: None,

@@ -14,7 +14,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
-use crate::runtime::process;
+use crate::runtime::{logs, process};
 use crate::sys::{FsError, Root};
 
 /// For `ballast check`.
@@ -132,6 +132,12 @@ pub(in crate::run) fn find_node(root: &Root, config: &Config) -> Result<Node, Ru
     let mut node = Node::detect(root, &nodefs)?;
     hands::confine(&mut node, root, &config.kubelet)?;
     Ok(node)
+}
+
+/// Directories of pods that are on another file system than the state directory.
+pub(in crate::run) fn apart(root: &Root, config: &Config) -> Vec<PathBuf> {
+    let state = &config.state_directory;
+    directories::apart(root, state, [state.join(PODS), logs::directory(state)])
 }
 
 /// The agent renames and removes what is its own.
