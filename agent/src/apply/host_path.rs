@@ -4,8 +4,39 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use nix::libc::ENOTDIR;
+
 use crate::model::pod::HostPathKind;
-use crate::sys::{FsError, Root};
+use crate::sys::below::{Mounts, create_dirs};
+use crate::sys::{Dir, FsError, Root};
+
+/// A volume of the host as a start needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostVolume {
+    pub path: PathBuf,
+    /// `None`: it is not looked at as a whole.
+    pub kind: Option<HostPathKind>,
+    /// What the container mounts of it.
+    pub sub_paths: Vec<String>,
+}
+
+impl HostVolume {
+    /// Parts that are missing are made as kubelet makes them (pkg/kubelet/kubelet_pods.go, v1.36: `makeMounts`): with the
+    /// mode of the volume, and only in one that is there. What else has the name of one stays.
+    pub fn provide(&self, root: &Root) -> Result<(), HostPathError> {
+        if let Some(kind) = self.kind {
+            provide(root, &self.path, kind)?;
+        }
+        for sub_path in &self.sub_paths {
+            let directory = Dir::open(&root.path(&self.path))?;
+            match create_dirs(directory, &self.path, Path::new(sub_path), Mounts::Cross) {
+                Err(error) if error.errno() == Some(ENOTDIR) => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Why a volume of the host is not what the pod asks for.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +50,7 @@ pub enum HostPathError {
 
 /// Makes it if it is missing and `kind` says so; a directory is what is missing where nothing is said, as container
 /// runtimes have it. Links are followed.
-pub fn provide(root: &Root, path: &Path, kind: HostPathKind) -> Result<(), HostPathError> {
+fn provide(root: &Root, path: &Path, kind: HostPathKind) -> Result<(), HostPathError> {
     use HostPathKind as Kind;
     let found = match root.metadata(path) {
         Ok(found) => Some(found.file_type()),
@@ -53,6 +84,34 @@ pub fn provide(root: &Root, path: &Path, kind: HostPathKind) -> Result<(), HostP
 mod tests {
     use super::*;
     use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn parts_of_a_volume_are_made_where_it_is_there() {
+        let scratch = Scratch::new("host-parts");
+        let root = Root::at(scratch.directory());
+        let provide = |path: &str, kind, sub_path: &str| {
+            let volume = HostVolume {
+                path: PathBuf::from(path),
+                kind,
+                sub_paths: vec![sub_path.to_owned()],
+            };
+            volume.provide(&root).is_ok()
+        };
+        assert!(!provide("/data", None, "a/b"));
+        assert!(!root.exists("/data"));
+        assert!(provide(
+            "/data",
+            Some(HostPathKind::DirectoryOrCreate),
+            "a/b"
+        ));
+        assert!(root.is_dir("/data/a/b"));
+        scratch.write("data/file", "");
+        scratch.link("data/link", "..");
+        for there in ["a", "file", "link/c"] {
+            assert!(provide("/data", None, there), "{there}");
+        }
+        assert!(!root.exists("/c"));
+    }
 
     #[test]
     fn what_may_be_made_is_made_and_the_rest_has_to_be_there() {

@@ -15,14 +15,31 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Linux 5.6.
-const SAME_MOUNT: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_XDEV);
+/// By no link. Linux 5.6.
+const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+const SAME_MOUNT: ResolveFlags = NO_LINKS.union(ResolveFlags::NO_XDEV);
+
+/// What becomes of a mount on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounts {
+    /// It is in the way.
+    Refuse,
+    /// It is a part of the way.
+    Cross,
+}
 
 /// Makes the directories of a path below `base` that are missing, with the mode of `base`. A link or a file in the way
-/// (ENOTDIR) and a mount (EXDEV) are left as they are, and asked nothing. `base_path` is for messages.
-pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(), FsError> {
+/// (ENOTDIR) and a mount that is refused (EXDEV) are left as they are, and asked nothing. `base_path` is for messages.
+pub fn create_dirs(
+    base: impl AsFd,
+    base_path: &Path,
+    path: &Path,
+    mounts: Mounts,
+) -> Result<(), FsError> {
+    let resolve = match mounts {
+        Mounts::Refuse => SAME_MOUNT,
+        Mounts::Cross => NO_LINKS,
+    };
     let failed = |e: Errno| FsError::new(Operation::CreateDir, &base_path.join(path), e.into());
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(&base, c"", flags, StatxFlags::MODE).map_err(failed)?;
@@ -34,7 +51,7 @@ pub fn create_dirs(base: impl AsFd, base_path: &Path, path: &Path) -> Result<(),
             Component::CurDir => continue,
             _ => return Err(failed(Errno::INVAL)),
         };
-        let open = |above: &OwnedFd| openat2(above, name, DIRECTORY, Mode::empty(), SAME_MOUNT);
+        let open = |above: &OwnedFd| openat2(above, name, DIRECTORY, Mode::empty(), resolve);
         dir = match open(&dir) {
             Err(Errno::NOENT) => {
                 match mkdirat(&dir, name, mode) {
@@ -94,7 +111,7 @@ mod tests {
             found.permissions().mode() & 0o7777
         };
         let before = mode("there");
-        let create = |path: &str| create_dirs(&base, &base_path, Path::new(path));
+        let create = |path: &str| create_dirs(&base, &base_path, Path::new(path), Mounts::Refuse);
         for path in ["a/b", "./there//c/", "there"] {
             create(path).unwrap();
         }
@@ -112,8 +129,11 @@ mod tests {
         }
         // As procfs is wherever there is one.
         let (root, directory) = (File::open("/").unwrap(), Path::new("/"));
+        create_dirs(&root, directory, Path::new("proc/self"), Mounts::Cross).unwrap_err();
+        create_dirs(&root, directory, Path::new("proc/sys"), Mounts::Cross).unwrap();
         for path in ["proc", "proc/d"] {
-            let error = create_dirs(&root, directory, Path::new(path)).unwrap_err();
+            let made = create_dirs(&root, directory, Path::new(path), Mounts::Refuse);
+            let error = made.unwrap_err();
             assert_eq!(error.errno(), Some(Errno::XDEV.raw_os_error()), "{path}");
         }
         for path in ["a", "a/b", "there/c"] {

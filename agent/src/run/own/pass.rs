@@ -15,7 +15,7 @@ use super::reserved::{leave_out_absent, only_write};
 use super::successors::unblock;
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
-use crate::apply::{checkpoint, host_path};
+use crate::apply::checkpoint;
 use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::{Deferred, plan_cgroups};
 use crate::decide::cpusets::pod_pinning;
@@ -582,8 +582,7 @@ impl Loop {
                 let errand = Errand::start(move |asker| {
                     // Nothing is made for who waits no longer.
                     let mut wanted = wanted.iter().take_while(|_| asker.is_waiting());
-                    wanted
-                        .try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
+                    wanted.try_for_each(|it| it.provide(&Root::host()))
                 });
                 let errand = errand.map_err(|it| crate::observe::chain(&it))?;
                 (errand, self.host_path_patience)

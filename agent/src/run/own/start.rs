@@ -8,6 +8,7 @@ use nix::libc::{ENOTDIR, EXDEV};
 use sha2::{Digest, Sha256};
 
 use super::pods::{PodEntry, StatePaths, VOLUMES};
+use crate::apply::host_path::HostVolume;
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::desired::NodePlan;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
@@ -21,7 +22,7 @@ use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec
 use crate::sources::disk_use::{Place, Tree};
 use crate::sources::node_address;
 use crate::sources::users::{self, User};
-use crate::sys::below::create_dirs;
+use crate::sys::below::{Mounts, create_dirs};
 use crate::sys::tmpfs::{mount_tmpfs, resize_tmpfs};
 use crate::sys::{Dir, FsError, Root};
 use crate::units::Bytes;
@@ -254,7 +255,7 @@ pub(super) fn make_volumes(
         // In what somebody has mounted over a volume nothing is made.
         if let Some(place) = tree.place(&root) {
             for sub_path in sub_paths {
-                match create_dirs(&place, &tree.path, Path::new(sub_path)) {
+                match create_dirs(&place, &tree.path, Path::new(sub_path), Mounts::Refuse) {
                     // What containers have put there stays.
                     Err(error) if matches!(error.errno(), Some(ENOTDIR | EXDEV)) => {}
                     made => made?,
@@ -306,7 +307,7 @@ pub(super) fn resize_volumes(
 /// the pod, and whoever serves that may be away: it is asked nothing.
 fn provide_place_of_volumes(paths: &StatePaths, uid: &PodUid) -> Result<bool, FsError> {
     let (pods, below) = (paths.pods(), Path::new(&uid.0).join(VOLUMES));
-    match create_dirs(Dir::open(&pods)?, &pods, &below) {
+    match create_dirs(Dir::open(&pods)?, &pods, &below, Mounts::Refuse) {
         Err(error) if error.errno() == Some(EXDEV) => Ok(false),
         made => made.map(|()| true),
     }
@@ -321,23 +322,24 @@ fn sub_paths<'a>(pod: &'a Pod, container: &str, volume: &str) -> impl Iterator<I
 
 /// The volumes of the host that have to be there before a container starts: those that it mounts and nobody says the
 /// kind of, which its runtime makes, and unless they `are_checked`, the others of its pod, at which kubelet looks once.
-/// What no container mounts is left alone.
-pub(super) fn host_paths(
-    pod: &Pod,
-    container: &str,
-    are_checked: bool,
-) -> Vec<(PathBuf, HostPathKind)> {
+/// What no container mounts is left alone. Parts (`subPath`) are made of those that are there.
+pub(super) fn host_paths(pod: &Pod, container: &str, are_checked: bool) -> Vec<HostVolume> {
     let wanted = |volume: &Volume| {
         let VolumeSource::HostPath { path, kind } = &volume.source else {
             return None;
         };
         let mounting = |it: &&Container| it.volume_mounts.iter().any(|it| it.0 == volume.name);
         let mut mounting = pod.all_containers().filter(mounting);
+        let sub_paths: Vec<String> = sub_paths(pod, container, &volume.name).cloned().collect();
         let is_wanted = match kind {
-            HostPathKind::Any => mounting.any(|it| it.name == container),
+            HostPathKind::Any => sub_paths.is_empty() && mounting.any(|it| it.name == container),
             _ => !are_checked && mounting.next().is_some(),
         };
-        is_wanted.then(|| (PathBuf::from(path), *kind))
+        (is_wanted || !sub_paths.is_empty()).then(|| HostVolume {
+            path: PathBuf::from(path),
+            kind: is_wanted.then_some(*kind),
+            sub_paths,
+        })
     };
     pod.volumes.iter().filter_map(wanted).collect()
 }
