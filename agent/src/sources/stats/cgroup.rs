@@ -436,7 +436,7 @@ impl CgroupReader {
             match Settings::read(cx, &self.path, self.inode) {
                 Ok(settings) => self.settings = settings.map(|it| (due, it)),
                 // Those that are known stay, and are still due.
-                Err(error) => cx.faults.count(&error.into()),
+                Err(error) => cx.faults.count(&error),
             }
         }
         if self.full.is_none() {
@@ -967,6 +967,10 @@ mod tests {
         root.remove_file(LIMIT).expect("it is there");
         scratch.write(LIMIT, "max\n");
         assert_eq!(read(55), known(None), "it is looked at again at once");
-        assert_eq!(cx.faults, Faults { io: 2, parse: 0 });
+        scratch.write(LIMIT, "some\n");
+        assert_eq!(read(90), known(None));
+        scratch.write(LIMIT, "7000\n");
+        assert_eq!(read(95), known(Some(7000)));
+        assert_eq!(cx.faults, Faults { io: 2, parse: 1 });
     }
 }

@@ -1,6 +1,6 @@
 //! What of a cgroup changes seldom: its limits, and the huge pages that it holds. Nothing is held.
 //!
-//! Invariant: a limit whose file cannot be read is not shown as none: it fails all of them.
+//! Invariant: a limit whose file cannot be read or understood is not shown as none: it fails all of them.
 
 use super::cgroup::Context;
 use crate::model::cgroup_files::{
@@ -10,6 +10,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::resources::CpuBandwidth;
 use crate::model::stats::{CgroupSpec, HugetlbUse};
 use crate::model::text::ParseError;
+use crate::sources::ReadError;
 use crate::sources::cgroup_use::dir;
 use crate::sys::{Dir, FsError};
 use crate::units::{Limit, cpu_shares_of_weight};
@@ -27,7 +28,7 @@ impl Settings {
         cx: &Context,
         path: &CgroupPath,
         inode: Option<u64>,
-    ) -> Result<Option<Self>, FsError> {
+    ) -> Result<Option<Self>, ReadError> {
         let dir = |controller| dir(&cx.trees, controller, path);
         let memory = dir("memory")?;
         if memory.as_ref().map(Dir::inode) != inode {
@@ -50,7 +51,7 @@ impl Settings {
     }
 }
 
-fn spec_v2(dir: &Dir) -> Result<CgroupSpec, FsError> {
+fn spec_v2(dir: &Dir) -> Result<CgroupSpec, ReadError> {
     let limit = |file| value(Some(dir), file, parse_limit).map(|it| it.and_then(at));
     let cpu = value(Some(dir), "cpu.max", parse_cpu_max)?;
     Ok(CgroupSpec {
@@ -82,11 +83,14 @@ fn spec_v1(
     memory: Option<&Dir>,
     cpu: Option<&Dir>,
     pids: Option<&Dir>,
-) -> Result<CgroupSpec, FsError> {
+) -> Result<CgroupSpec, ReadError> {
     let bytes = |file| value(memory, file, parse_memory_limit_v1).map(|it| it.and_then(at));
-    let bandwidth = text(cpu, "cpu.cfs_quota_us")?
-        .zip(text(cpu, "cpu.cfs_period_us")?)
-        .and_then(|(quota, period)| parse_cfs_bandwidth(&quota, &period).ok());
+    let period = text(cpu, "cpu.cfs_period_us")?;
+    let bandwidth = |quota: &str| {
+        let period = period.as_ref();
+        period.map(|it| parse_cfs_bandwidth(quota, it)).transpose()
+    };
+    let bandwidth = value(cpu, "cpu.cfs_quota_us", bandwidth)?.flatten();
     Ok(CgroupSpec {
         is_known: true,
         cpu_shares: value(cpu, "cpu.shares", parse_count)?,
@@ -104,7 +108,7 @@ fn spec_v1(
 }
 
 /// `None`: the kernel does not count those of this size.
-fn huge_pages(dir: &Dir, size: &str, is_unified: bool) -> Result<Option<HugetlbUse>, FsError> {
+fn huge_pages(dir: &Dir, size: &str, is_unified: bool) -> Result<Option<HugetlbUse>, ReadError> {
     let count = |file: &str| value(Some(dir), &format!("hugetlb.{size}.{file}"), parse_count);
     let usage = count(match is_unified {
         true => "current",
@@ -133,8 +137,15 @@ fn value<T>(
     dir: Option<&Dir>,
     file: &str,
     parse: impl Fn(&str) -> Result<T, ParseError>,
-) -> Result<Option<T>, FsError> {
-    Ok(text(dir, file)?.and_then(|it| parse(&it).ok()))
+) -> Result<Option<T>, ReadError> {
+    let (Some(dir), Some(text)) = (dir, text(dir, file)?) else {
+        return Ok(None);
+    };
+    let found = parse(&text).map_err(|source| ReadError::Parse {
+        path: dir.path().join(file),
+        source,
+    })?;
+    Ok(Some(found))
 }
 
 fn at(limit: Limit) -> Option<u64> {
