@@ -203,6 +203,9 @@ pub struct Deviation {
     pub against: Vec<String>,
     /// How it differs.
     pub how: How,
+    /// Now and then it does not show.
+    #[serde(default)]
+    pub may_agree: bool,
     pub reason: String,
 }
 
@@ -260,10 +263,8 @@ pub fn settle(comparison: &Comparison, deviations: &[Deviation]) -> Result<()> {
         deviations
             .iter()
             .filter(|listed| {
-                !comparison
-                    .differing
-                    .iter()
-                    .any(|(figure, it)| is_listed(figure, it, listed))
+                let mut differing = comparison.differing.iter();
+                !listed.may_agree && !differing.any(|(figure, it)| is_listed(figure, it, listed))
             })
             .map(|listed| {
                 format!(
