@@ -88,6 +88,10 @@ pub(crate) unsafe fn signal<M: Memory>(signal: i32, info: u64, task: Pointer) {
     }
 }
 
+/// `oom_control.order` of a kill that somebody asked for, by SysRq f: nothing was short of memory (`is_sysrq_oom`,
+/// mm/oom_kill.c).
+const ASKED_FOR: i32 = -1;
+
 /// # Safety
 /// The argument of `oom_kill_process`, an `oom_control`.
 #[inline(always)]
@@ -96,8 +100,12 @@ pub(crate) unsafe fn decided<M: Memory>(oom_control: Pointer) {
         // SAFETY: `oom_lock` is held, so nobody else is in here.
         unsafe {
             (*reason).memcg = M::pointer(oom_control, offset!(oom_control_memcg)) as u64;
-            (*reason).constraint =
-                u64::from(M::load::<u32>(oom_control, offset!(oom_control_constraint)));
+            let is_asked_for = offset!(oom_control_order) != ABSENT
+                && M::load::<i32>(oom_control, offset!(oom_control_order)) == ASKED_FOR;
+            (*reason).constraint = u64::from(match is_asked_for {
+                true => CONSTRAINT_UNKNOWN,
+                false => M::load::<u32>(oom_control, offset!(oom_control_constraint)),
+            });
             (*reason).killer = bpf_get_current_pid_tgid();
         }
     }

@@ -1,5 +1,5 @@
-//! The memory of the whole node is gone before anybody evicts, and the kernel kills: told as what it is,
-//! by the kernel's own reason and where no program can read that.
+//! The memory of the whole node is gone before anybody evicts, and the kernel kills, or it kills because somebody asks
+//! for it: told as what it is, by the kernel's own reason and where no program can read that.
 
 use std::fs;
 use std::thread;
@@ -242,6 +242,56 @@ fn run_out_of_a_part(test: &str, method: &str) -> Result<()> {
     scene.is_told(&agent, method, is_of_leak)?;
     drop(huge);
     Ok(())
+}
+
+/// Somebody has a process killed while the node has memory.
+fn ask_for_a_kill(test: &str, method: &str, words: &str) -> Result<()> {
+    let tree = KubeTree::new(&test.replace('-', ""), Driver::Cgroupfs)?;
+    let mut agent = Agent::observing(test, &tree)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    check_method(&agent, method)?;
+    let container = tree.pod(STEADY_UID)?.container(Naming::Containerd, 1)?;
+    // The kernel takes it before all others.
+    let script = format!(
+        "echo 1000 >/proc/self/oom_score_adj; exec {} hold {}",
+        hog()?,
+        STEADY << 20
+    );
+    let mut holds = container.run_on_host(&script)?;
+    agent.wait_for("it has its memory", || {
+        Ok(cgroup::memory_usage(&container.path)? >= STEADY << 20)
+    })?;
+    fs::write("/proc/sysrq-trigger", "f").context("ask the kernel for a kill")?;
+    holds.wait()?;
+    let told = agent.wait_events("the kill is told", "oom", |it| !it.is_empty())?;
+    let detail = oom_detail(&told[0])?;
+    assert_eq!(
+        (told.len(), detail.scope, detail.constraint),
+        (1, OomScope::Other, None),
+        "{told:#?}"
+    );
+    assert!(told[0].event.message.contains(words), "{told:#?}");
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
+    assert_eq!(by_method, 1.0);
+    let last = "ballast_oom_last_node_kill_timestamp_seconds";
+    assert_eq!(page.value(last, &[("scope", "node")]), None);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_somebody_asked_for_is_told_by_the_kernels_reason() -> Result<()> {
+    only_in_a_vm()?;
+    let words = "because somebody asked for it (SysRq f)";
+    ask_for_a_kill("asked-oom-exact", "exact", words)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_somebody_asked_for_is_not_the_nodes_where_the_reason_cannot_be_read() -> Result<()> {
+    only_in_a_vm()?;
+    let _crowd = Crowd::gather()?;
+    ask_for_a_kill("asked-oom-none", "none", "for a reason that nobody knows")
 }
 
 #[cfg_attr(feature = "privileged", test)]

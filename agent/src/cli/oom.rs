@@ -39,7 +39,8 @@ pub(super) fn render_record(record: &OomRecord, paint: Paint) -> String {
         }
     };
     add("more kills by this limit", later(record));
-    if let Some(detail) = record.oom() {
+    // What somebody asks for is done by a thread of the kernel.
+    if let Some(detail) = record.oom().filter(|_| !event.was_asked_for()) {
         let trigger = &detail.trigger;
         let of = whose(trigger.subject());
         let (comm, pid) = (&trigger.comm, trigger.pid);

@@ -215,6 +215,7 @@ fn limit_in_words(kill: &OomKill, limit: Option<&Attributed>, scope: OomScope) -
         OomScope::Other => match limit.map(|it| (it.in_root, unknown_limit(kill, it))) {
             Some((_, Some(id))) => format!("by the limit{bytes} of cgroup {id} of nobody known"),
             Some((false, None)) => format!("by a limit{bytes} outside the pods"),
+            None if kill.was_asked_for() => "because somebody asked for it (SysRq f)".into(),
             None if constraint(kill).is_none() => "for a reason that nobody knows".into(),
             Some((true, None)) | None => format!("by a limit{bytes} of nobody known"),
         },

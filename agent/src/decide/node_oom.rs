@@ -37,7 +37,7 @@ pub struct Evidence {
 /// A kill with the reason that follows from the evidence. `None`: it stays as it is. A memory policy is not told
 /// from the node.
 pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
-    if !is_open(kill, evidence.tells_reclaim) {
+    if !is_open(kill, evidence.tells_reclaim) || may_be_asked_for(kill, evidence) {
         return None;
     }
     let is_told = evidence.tells_reclaim && kill.last_reclaim.is_some();
@@ -59,6 +59,13 @@ pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
         limit_max_bytes: None,
         ..kill.clone()
     })
+}
+
+/// What somebody asks for by SysRq f is done by a worker of the kernel (drivers/tty/sysrq.c), which reclaims nothing for
+/// it; what it is known to have reclaimed may be of long ago.
+fn may_be_asked_for(kill: &OomKill, evidence: Evidence) -> bool {
+    let is_noted = !evidence.tells_reclaim || kill.last_reclaim.is_some();
+    kill.trigger_comm.starts_with("kworker/") && (evidence.has_stalled == Some(false) || !is_noted)
 }
 
 /// It may have been the node, so the rest of the evidence is worth a look.
@@ -267,6 +274,35 @@ mod tests {
             ..bare
         };
         assert_eq!(reason(&after(Reclaim::ForNode), alone), None);
+    }
+
+    #[test]
+    fn a_kill_by_a_worker_that_has_reclaimed_nothing_is_not_by_the_node() {
+        let of = |comm: &str, last_reclaim| OomKill {
+            trigger_comm: comm.to_owned(),
+            last_reclaim,
+            ..kill()
+        };
+        let quiet = Evidence {
+            has_stalled: Some(false),
+            ..NODE
+        };
+        let unknown = Evidence {
+            has_stalled: None,
+            ..NODE
+        };
+        let (noted, global) = (Some(Reclaim::ForNode), Some(OomConstraint::Global));
+        for (comm, last_reclaim, evidence, expected) in [
+            ("kworker/0:1", noted, quiet, None),
+            ("kworker/0:1", noted, NODE, global),
+            ("kworker/0:1", noted, unknown, global),
+            ("kworker/0:1", None, NODE, None),
+            ("java", noted, quiet, global),
+            ("java", None, NODE, global),
+        ] {
+            let kill = of(comm, last_reclaim);
+            assert_eq!(reason(&kill, evidence), expected, "{kill:?} {evidence:?}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ enum Cause {
     Limit(CgroupId),
     /// The node, or the NUMA nodes that are allowed, ran out.
     Node,
-    /// Nobody knows the limit: only kills in one cgroup are taken together.
+    /// Nobody knows the limit, or somebody asked for the kill: only kills in one cgroup are taken together.
     Unknown(CgroupId),
 }
 
@@ -27,7 +27,7 @@ impl Cause {
         match (kill.limit_cgroup, kill.method) {
             (Some(limit), _) => Self::Limit(limit.cgroup_id),
             // Some limit, which may be another one for each kill.
-            (None, _) if kill.has_unnamed_limit() => unknown,
+            (None, _) if kill.has_unnamed_limit() || kill.was_asked_for() => unknown,
             (None, AttributionMethod::Exact | AttributionMethod::Derived) => Self::Node,
             (None, AttributionMethod::None) => unknown,
         }
@@ -108,14 +108,21 @@ mod tests {
     #[test]
     fn kills_by_the_node_are_one_matter_and_unknown_ones_are_not() {
         let mut bursts = OomBursts::new(RecordId(1));
-        for (victim, method, expected) in [
-            (8, AttributionMethod::Derived, 1),
-            (9, AttributionMethod::Exact, 1),
-            (8, AttributionMethod::None, 2),
-            (9, AttributionMethod::None, 3),
-            (8, AttributionMethod::None, 2),
+        let node = Some(OomConstraint::Global);
+        for (victim, method, constraint, expected) in [
+            (8, AttributionMethod::Derived, node, 1),
+            (9, AttributionMethod::Exact, node, 1),
+            (8, AttributionMethod::None, None, 2),
+            (9, AttributionMethod::None, None, 3),
+            (8, AttributionMethod::None, None, 2),
+            // Somebody asked for it.
+            (7, AttributionMethod::Exact, None, 4),
         ] {
-            let id = bursts.record_of(&kill(0, victim, None, method));
+            let kill = OomKill {
+                constraint,
+                ..kill(0, victim, None, method)
+            };
+            let id = bursts.record_of(&kill);
             assert_eq!(id, RecordId(expected), "victim {victim}, {method:?}");
         }
     }

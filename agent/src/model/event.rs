@@ -118,7 +118,7 @@ pub struct OomKill {
     pub trigger_pid: u32,
     pub trigger_comm: String,
     pub trigger_cgroup: CgroupLineage,
-    /// `None` when no hook could tell.
+    /// `None` when no hook could tell, or with [`AttributionMethod::Exact`] when somebody asked for it.
     pub constraint: Option<OomConstraint>,
     /// The cgroup whose limit was reached; `None` for a kill by the node, a cpuset or a policy, and when unknown.
     pub limit_cgroup: Option<CgroupLineage>,
@@ -134,6 +134,11 @@ pub struct OomKill {
 }
 
 impl OomKill {
+    /// Somebody asked for it, by SysRq f.
+    pub fn was_asked_for(&self) -> bool {
+        self.method == AttributionMethod::Exact && self.constraint.is_none()
+    }
+
     /// A memory cgroup reached its limit, and no program could tell which one.
     pub fn has_unnamed_limit(&self) -> bool {
         self.constraint == Some(OomConstraint::Memcg) && self.limit_cgroup.is_none()

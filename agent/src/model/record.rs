@@ -218,6 +218,13 @@ impl Event {
             self.container_id.as_deref(),
         )
     }
+
+    /// An OOM kill that somebody asked for, as [`OomKill::was_asked_for`](super::event::OomKill::was_asked_for) has it.
+    pub fn was_asked_for(&self) -> bool {
+        let is_exact = self.method == Some(AttributionMethod::Exact);
+        is_exact
+            && matches!(&self.detail, Some(EventDetail::Oom(detail)) if detail.constraint.is_none())
+    }
 }
 
 /// An [`Event`] with its place in the log of one agent.
@@ -264,7 +271,7 @@ pub struct OomDetail {
     /// `None`: no cgroup reached a limit, or none could be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<OomLimit>,
-    /// `None`: no hook could tell.
+    /// `None`: no hook could tell, or somebody asked for the kill, see [`Event::was_asked_for`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<OomConstraint>,
     pub trigger: OomTrigger,
@@ -347,7 +354,8 @@ pub enum OomScope {
     Node,
     /// No memory left on the NUMA nodes that a cpuset or a memory policy allows.
     Cpuset,
-    /// A cgroup outside kubepods, or one of which nobody knows what it is; or nobody knows why it was.
+    /// A cgroup outside kubepods, or one of which nobody knows what it is; or somebody asked for the kill; or nobody
+    /// knows why it was.
     Other,
 }
 

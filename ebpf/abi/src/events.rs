@@ -26,7 +26,8 @@ shared! {
     }
 }
 
-/// [`OomRecord::constraint`] when no hook could tell; else the kernel's `enum oom_constraint`.
+/// [`OomRecord::constraint`] when no hook could tell, or with [`METHOD_EXACT`] when somebody asked for the kill; else
+/// the kernel's `enum oom_constraint`.
 pub const CONSTRAINT_UNKNOWN: u32 = u32::MAX;
 /// `enum oom_constraint`, include/linux/oom.h, unchanged from 4.19 to 7.2.
 pub const CONSTRAINT_NONE: u32 = 0;

@@ -30,7 +30,7 @@ macro_rules! offsets {
     };
 }
 
-offsets! { 188:
+offsets! { 192:
     // First those that a process needs that execs or ends, so that they share cache lines.
     task_cgroups,
     /// `subsys[memory_cgrp_id]`.
@@ -88,6 +88,8 @@ offsets! { 188:
     mem_cgroup_max,
     oom_control_memcg,
     oom_control_constraint,
+    /// An `int`.
+    oom_control_order,
     /// Not an offset: 1 when the counters of `mm` can be read by pointer, because they are not in
     /// an array of typedefs (6.2 and newer).
     mm_counters_are_typed,

@@ -1,10 +1,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::model::event::AttributionMethod;
 use crate::model::eviction::{NodeCondition, Signal, StallTotals};
 use crate::model::forensics::tests::later_victim;
 use crate::model::forensics::{Headroom, RecordId, Scene};
 use crate::model::history::{NodeSample, PodSample};
+use crate::model::record::EventDetail;
 
 fn used(path: &str, mib: u64) -> CgroupUse {
     CgroupUse {
@@ -92,6 +94,17 @@ OOM record 17 2025-11-21T07:26:40.123456Z: default/hungry/main: killed sh (pid 4
   not wholly in the record: pods of the node
   recorded 900 us after the kill";
     assert_eq!(told, expected);
+}
+
+#[test]
+fn where_somebody_asked_for_the_kill_nobody_asked_for_memory() {
+    let mut record = full();
+    if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
+        detail.constraint = None;
+    }
+    record.event.method = Some(AttributionMethod::Exact);
+    let told = render_record(&record, Paint { has_colour: false });
+    assert!(!told.contains("asked for memory"), "{told}");
 }
 
 #[test]

@@ -213,6 +213,11 @@ fn a_kill_names_whose_limit_it_was() {
             OomScope::Other,
             "by a limit of nobody known",
         ),
+        (
+            unlimited(None, exact),
+            OomScope::Other,
+            "because somebody asked for it (SysRq f)",
+        ),
         // It may have been the node.
         (
             unlimited(None, AttributionMethod::None),

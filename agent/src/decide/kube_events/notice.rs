@@ -29,9 +29,9 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                 details: details(detail),
             };
             let is_of_node = of_pod.is_none() || detail.scope == OomScope::Node;
-            let of_pod = of_pod.map(|it| kill(it, reason_in_pod(detail), killed(detail)));
+            let of_pod = of_pod.map(|it| kill(it, reason_in_pod(detail), killed(event, detail)));
             let of_node = is_of_node.then(|| {
-                let killed = killed(detail);
+                let killed = killed(event, detail);
                 let in_pod = match detail.scope {
                     OomScope::Node => Reason::SystemOom,
                     _ => Reason::OomKilled,
@@ -94,7 +94,7 @@ fn whose(pod: &PodRef, event: &Event) -> String {
 }
 
 /// For people, in the order of what they ask.
-fn killed(detail: &OomDetail) -> String {
+fn killed(event: &Event, detail: &OomDetail) -> String {
     let victim = &detail.victim;
     let memory = &victim.memory;
     let parts = [
@@ -106,8 +106,12 @@ fn killed(detail: &OomDetail) -> String {
             mib(memory.file_bytes),
             mib(memory.shmem_bytes),
         )),
-        Some(limit(detail)),
-        asked_by(detail),
+        Some(match event.was_asked_for() {
+            true => "somebody asked for it (SysRq f)".to_owned(),
+            false => limit(detail),
+        }),
+        // It is done by a thread of the kernel.
+        asked_by(detail).filter(|_| !event.was_asked_for()),
         Some(format!("oom_score_adj {}", victim.oom_score_adj)),
         match victim.ends_container() {
             Some(true) => Some("the container ends with it".to_owned()),
@@ -203,7 +207,7 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::OomConstraint;
+    use crate::model::event::{AttributionMethod, OomConstraint};
     use crate::model::kube_event::DETAILS;
     use crate::model::pod::PodUid;
     use crate::model::record::tests::oom_record;
@@ -318,12 +322,27 @@ mod tests {
             ),
             (None, "; nobody knows whether it was a limit or the node; "),
         ] {
-            let all = told(|_, detail| {
+            let all = told(|event, detail| {
                 (detail.scope, detail.limit) = (OomScope::Other, None);
                 detail.constraint = constraint;
+                event.method = Some(AttributionMethod::None);
             });
             assert!(message(&all).contains(words), "{all:?}");
         }
+    }
+
+    #[test]
+    fn a_kill_that_somebody_asked_for_is_nobodys_lack_of_memory() {
+        let all = told(|event, detail| {
+            event.method = Some(AttributionMethod::Exact);
+            (detail.scope, detail.limit) = (OomScope::Other, None);
+            detail.constraint = None;
+        });
+        let message = message(&all);
+        assert!(
+            message.contains("; somebody asked for it (SysRq f); oom_score_adj "),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -107,6 +107,7 @@ pub(super) fn resolve(btf: &Btf<'_>, memory_is_unified: bool) -> abi::Offsets {
         mem_cgroup_max: field("mem_cgroup", "memory.max"),
         oom_control_memcg: field("oom_control", "memcg"),
         oom_control_constraint: word("oom_control", "constraint"),
+        oom_control_order: word("oom_control", "order"),
         mm_counters_are_typed: btf.field("mm_struct", TYPED_COUNTERS).is_ok().into(),
         exit_has_group_dead: btf
             .tracepoint("sched_process_exit")
