@@ -12,7 +12,7 @@ use ballast::model::status::ProgramState;
 use ballast::sources::bpf::{self, LoadOptions, Streams};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup::{self, kernel_kills};
-use ballast_tests::kube::{Driver, KubeTree, Naming, container_id};
+use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id};
 use ballast_tests::scrape;
 
 use super::look::{end_of, is_running, oom_detail, whose};
@@ -244,14 +244,8 @@ fn run_out_of_a_part(test: &str, method: &str) -> Result<()> {
     Ok(())
 }
 
-/// Somebody has a process killed while the node has memory.
-fn ask_for_a_kill(test: &str, method: &str, words: &str) -> Result<()> {
-    let tree = KubeTree::new(&test.replace('-', ""), Driver::Cgroupfs)?;
-    let mut agent = Agent::observing(test, &tree)?;
-    agent.metrics = scrape::free_address()?;
-    agent.start()?;
-    check_method(&agent, method)?;
-    let container = tree.pod(STEADY_UID)?.container(Naming::Containerd, 1)?;
+/// Somebody has a process of the container killed while the node has memory. What is told of it.
+fn ask_for_a_kill(agent: &Agent, container: &KubeContainer) -> Result<EventRecord> {
     // The kernel takes it before all others.
     let script = format!(
         "echo 1000 >/proc/self/oom_score_adj; exec {} hold {}",
@@ -265,18 +259,28 @@ fn ask_for_a_kill(test: &str, method: &str, words: &str) -> Result<()> {
     fs::write("/proc/sysrq-trigger", "f").context("ask the kernel for a kill")?;
     holds.wait()?;
     let told = agent.wait_events("the kill is told", "oom", |it| !it.is_empty())?;
-    let detail = oom_detail(&told[0])?;
-    assert_eq!(
-        (told.len(), detail.scope, detail.constraint),
-        (1, OomScope::Other, None),
-        "{told:#?}"
-    );
-    assert!(told[0].event.message.contains(words), "{told:#?}");
+    ensure!(told.len() == 1, "{told:#?}");
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let last = "ballast_oom_last_node_kill_timestamp_seconds";
+    assert_eq!(page.value(last, &[("scope", "node")]), None, "{told:#?}");
+    told.into_iter().next().context("there is one")
+}
+
+/// The same with programs that report it; `words` of what is told.
+fn ask_beside(test: &str, method: &str, words: &str) -> Result<()> {
+    let tree = KubeTree::new(&test.replace('-', ""), Driver::Cgroupfs)?;
+    let mut agent = Agent::observing(test, &tree)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    check_method(&agent, method)?;
+    let container = tree.pod(STEADY_UID)?.container(Naming::Containerd, 1)?;
+    let told = ask_for_a_kill(&agent, &container)?;
+    let detail = oom_detail(&told)?;
+    assert_eq!((detail.scope, detail.constraint), (OomScope::Other, None));
+    assert!(told.event.message.contains(words), "{told:#?}");
     let page = scrape::page(&agent.metrics, "/metrics")?;
     let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
     assert_eq!(by_method, 1.0);
-    let last = "ballast_oom_last_node_kill_timestamp_seconds";
-    assert_eq!(page.value(last, &[("scope", "node")]), None);
     Ok(())
 }
 
@@ -284,14 +288,14 @@ fn ask_for_a_kill(test: &str, method: &str, words: &str) -> Result<()> {
 fn a_kill_that_somebody_asked_for_is_told_by_the_kernels_reason() -> Result<()> {
     only_in_a_vm()?;
     let words = "because somebody asked for it (SysRq f)";
-    ask_for_a_kill("asked-oom-exact", "exact", words)
+    ask_beside("asked-oom-exact", "exact", words)
 }
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_that_somebody_asked_for_is_not_the_nodes_where_the_reason_cannot_be_read() -> Result<()> {
     only_in_a_vm()?;
     let _crowd = Crowd::gather()?;
-    ask_for_a_kill("asked-oom-none", "none", "for a reason that nobody knows")
+    ask_beside("asked-oom-none", "none", "for a reason that nobody knows")
 }
 
 #[cfg_attr(feature = "privileged", test)]
@@ -331,6 +335,27 @@ fn a_kill_for_a_part_of_the_numa_nodes_is_told_where_the_reason_cannot_be_read()
     only_in_a_vm()?;
     let _crowd = Crowd::gather()?;
     run_out_of_a_part("numa-oom-derived", "derived")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_somebody_asked_for_is_not_the_nodes_by_counts_alone() -> Result<()> {
+    only_in_a_vm()?;
+    let tree = KubeTree::new("askedoomcounts", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("asked-oom-counts", &tree)?;
+    agent.is_without_programs = true;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    let container = tree.pod(STEADY_UID)?.container(Naming::Containerd, 1)?;
+    agent.wait("its container is found", |it| {
+        it.pods.iter().any(|it| it.containers.len() == 1)
+    })?;
+    // Until it is certain that no limit was reached before.
+    thread::sleep(Duration::from_secs(40));
+    let told = ask_for_a_kill(&agent, &container)?;
+    let (count, scope) = (1, None);
+    let detail = EventDetail::Missed { count, scope };
+    assert_eq!(told.event.detail, Some(detail), "{told:#?}");
+    Ok(())
 }
 
 /// The kernel takes no programs: what it has not counted before the kill says that no limit was reached.

@@ -18,6 +18,9 @@ const BEFORE_A_KILL: Duration = Duration::from_secs(30);
 /// Two looks at the counts that are further apart say nothing of what came first in between.
 const LOOK_GAP: Duration = Duration::from_secs(20);
 
+/// A stall that was found so long before the look that found a kill says nothing of it.
+const AROUND_A_KILL: Duration = Duration::from_secs(10);
+
 /// What was seen around a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -133,6 +136,32 @@ impl LimitHits {
     }
 }
 
+/// When tasks had to free memory of the node by themselves (`allocstall` of /proc/vmstat), as looked at all the time.
+/// Nobody is killed for the node without that: somebody asked for the kill (SysRq f), which no limit counts either.
+#[derive(Debug, Default)]
+pub struct NodeStalls {
+    counted: Option<u64>,
+    /// When more were found than before, boottime.
+    last: Option<Duration>,
+}
+
+impl NodeStalls {
+    /// What is counted `at`; `None`: it cannot be read.
+    pub fn look(&mut self, counted: Option<u64>, at: Duration) {
+        let is_more = |(before, now): (u64, u64)| now > before;
+        if self.counted.zip(counted).is_some_and(is_more) {
+            self.last = Some(at);
+        }
+        self.counted = counted;
+    }
+
+    /// Kills that were found counted `at` may have been by the node.
+    pub fn were_before(&self, at: Duration) -> bool {
+        let is_near = |it: Duration| it.saturating_add(AROUND_A_KILL) >= at;
+        self.last.is_some_and(is_near)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +225,41 @@ mod tests {
                 is_excluded,
                 "{why}"
             );
+        }
+    }
+
+    #[test]
+    fn a_kill_before_which_nobody_had_to_free_memory_is_not_by_the_node() {
+        let at = Duration::from_secs;
+        for (looks, may_be, why) in [
+            (
+                &[(100, Some(4)), (130, Some(5)), (131, Some(5))][..],
+                true,
+                "right before",
+            ),
+            (
+                &[(100, Some(4)), (130, Some(4)), (131, Some(5))],
+                true,
+                "found with it",
+            ),
+            (
+                &[(100, Some(4)), (120, Some(5)), (131, Some(5))],
+                false,
+                "long before",
+            ),
+            (
+                &[(100, Some(4)), (130, Some(4)), (131, Some(4))],
+                false,
+                "never",
+            ),
+            (&[(131, Some(4))], false, "not looked at before"),
+            (&[(130, None), (131, Some(4))], false, "not read before"),
+        ] {
+            let mut stalls = NodeStalls::default();
+            for (second, counted) in looks {
+                stalls.look(*counted, at(*second));
+            }
+            assert_eq!(stalls.were_before(at(131)), may_be, "{why}");
         }
     }
 

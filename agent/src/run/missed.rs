@@ -19,7 +19,7 @@ use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{
     Cause, Due, Earlier, KillAccounts, KillsByCgroup, Missed, OpenByCgroup,
 };
-use crate::decide::node_oom::LimitHits;
+use crate::decide::node_oom::{LimitHits, NodeStalls};
 use crate::model::attribution::{Attributed, Level, OomGroup};
 use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
@@ -33,6 +33,7 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::MissedCause;
 use crate::sources::oom_counters::{self, OomCounters, Signals};
+use crate::sources::procfs;
 use crate::sources::wakers::Bell;
 use crate::sys::{Root, Trees, clock};
 
@@ -514,6 +515,8 @@ struct Accountant {
     looks: BTreeMap<CgroupId, (Duration, Duration)>,
     /// Below the cgroups right below the root, while no program reports kills.
     limit_hits: BTreeMap<CgroupPath, LimitHits>,
+    /// While there are any of these.
+    node_stalls: NodeStalls,
     /// What was counted and not known when the counts were last saved.
     saved: OpenByCgroup,
     log: EventLog,
@@ -541,6 +544,7 @@ pub(super) fn compare_kills(
         counters,
         looks: BTreeMap::new(),
         limit_hits: BTreeMap::new(),
+        node_stalls: NodeStalls::default(),
         saved: OpenByCgroup::new(),
         log,
         metrics,
@@ -583,6 +587,10 @@ impl Accountant {
             let missed = counts.accounts().settle(heard, &due);
             // Of all that is missed, limits that were reached are counted by now.
             counts.look_at_limits(&mut self.limit_hits);
+            if !self.limit_hits.is_empty() {
+                let counted = procfs::allocation_stalls(&Root::host());
+                self.node_stalls.look(counted, clock::boottime());
+            }
             *last += missed.len() as u64;
             let told = missed.into_iter().map(|it| self.count(it));
             told.collect::<Vec<_>>()
@@ -635,7 +643,8 @@ impl Accountant {
         let owner = cgroup.owner.as_ref();
         let topmost = owner.and_then(|it| topmost(&it.path));
         let hits = topmost.and_then(|it| self.limit_hits.get(&it));
-        let is_by_node = hits.is_some_and(|it| it.were_none_before(missed.at));
+        let is_by_node = hits.is_some_and(|it| it.were_none_before(missed.at))
+            && self.node_stalls.were_before(missed.at);
         let scope = is_by_node.then_some(OomScope::Node);
         let event = missed_record(&missed, &cgroup, scope, handled);
         let cause = match missed.cause {
