@@ -140,6 +140,12 @@ pub(crate) unsafe fn reclaimed<M: Memory>(current: Pointer, reclaimed_pages: u64
     let _ = RECLAIMS.insert(task, last, 0);
 }
 
+/// The same where nothing may be read of the cgroup: a kill that follows is not the node's.
+#[inline(always)]
+pub(crate) fn reclaimed_at_a_limit() {
+    let _ = RECLAIMS.insert(bpf_get_current_pid_tgid(), RECLAIMED_AT_LIMIT, 0);
+}
+
 /// A task reclaims because the node is short of pages: a kill that follows is the node's.
 #[inline(always)]
 pub(crate) fn reclaims_for_the_node() {

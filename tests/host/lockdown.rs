@@ -19,7 +19,8 @@ use ballast_tests::scrape;
 use ballast_tests::wait::until;
 
 use super::look::{has_ended, oom_detail};
-use super::{kernel, only_in_a_vm};
+use super::node_oom::{Crowd, run_out_beside};
+use super::{kernel, leave_out, only_in_a_vm};
 
 const STATE: &str = "/sys/kernel/security/lockdown";
 
@@ -243,4 +244,16 @@ fn a_kernel_that_is_locked_for_confidentiality_refuses_what_reads_its_memory() -
         scope: (!is_old).then_some(OomScope::Other),
     };
     locked.check()
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_node_is_told_where_a_locked_kernel_hides_its_reason() -> Result<()> {
+    only_in_a_vm()?;
+    if kernel()? < KernelVersion::new(6, 2) {
+        leave_out("kills that a locked kernel reports: before Linux 6.2 there are none");
+        return Ok(());
+    }
+    let _crowd = Crowd::gather()?;
+    lock("confidentiality")?;
+    run_out_beside("node-oom-locked", "derived")
 }

@@ -28,10 +28,10 @@ const STEADY_UID: &str = "5d3c7a90-1f2e-4b6d-8a79-3c4d5e6f7081";
 const LEAK_UID: &str = "0a1b2c3d-4e5f-4061-8273-8495a6b7c8d9";
 
 /// Other programs on the function that knows why the kernel kills, until it takes no more of them.
-struct Crowd(#[expect(dead_code, reason = "they run until it is dropped")] Vec<Streams>);
+pub(super) struct Crowd(#[expect(dead_code, reason = "they run until it is dropped")] Vec<Streams>);
 
 impl Crowd {
-    fn gather() -> Result<Self> {
+    pub(super) fn gather() -> Result<Self> {
         let mut crowd = Vec::new();
         while crowd.len() < MOST {
             let streams = Streams::load(&LoadOptions::default())?;
@@ -186,7 +186,7 @@ fn run_out(test: &str, method: &str) -> Result<()> {
 }
 
 /// A pod of somebody else takes what is left of the node, and the agent looks on.
-fn run_out_beside(test: &str, method: &str) -> Result<()> {
+pub(super) fn run_out_beside(test: &str, method: &str) -> Result<()> {
     let huge = HugePages::leave(500)?;
     let tree = KubeTree::new(&test.replace('-', ""), Driver::Systemd)?;
     let mut agent = Agent::observing(test, &tree)?;

@@ -190,14 +190,20 @@ impl ProgramReport {
         if helps_with_kills && !all.iter().any(Self::reports_kills) {
             return None;
         }
-        // Without the one nothing follows from the other.
-        let helps_with_limits = self.tells_reasons() || self.notes_reclaim();
-        if helps_with_limits && !all.iter().any(Self::looks_for_limits) {
-            return None;
-        }
         let fallback = self.fallback?;
-        if self.tells_reasons() && !all.iter().any(Self::tells_reclaim_at_limits) {
-            return Some(probe::REASON_WITHOUT_RECLAIM);
+        // Without the one less follows from the other, or nothing.
+        let looks_for_limits = all.iter().any(Self::looks_for_limits);
+        let tells_reclaim = all.iter().any(Self::tells_reclaim_at_limits);
+        if self.tells_reasons() {
+            return match (looks_for_limits, tells_reclaim) {
+                (true, true) => Some(fallback),
+                (true, false) => Some(probe::REASON_WITHOUT_RECLAIM),
+                (false, true) => Some(probe::REASON_WITHOUT_LIMITS),
+                (false, false) => None,
+            };
+        }
+        if self.notes_reclaim() && !looks_for_limits && !tells_reclaim {
+            return None;
         }
         Some(fallback)
     }
@@ -820,32 +826,42 @@ mod tests {
     #[test]
     fn what_does_the_work_of_a_program_has_to_run_itself() {
         const TEXT: &str = "something else";
+        const RECLAIM: Option<&str> = Some(probe::REASON_WITHOUT_RECLAIM);
+        const LIMITS: Option<&str> = Some(probe::REASON_WITHOUT_LIMITS);
         let reason = report("oom_reason", Some(TEXT));
         let reclaim = report("oom_reclaim_raw", Some(TEXT));
         let direct = report("oom_direct_reclaim", Some(TEXT));
         let signal = report("oom_signal", Some(TEXT));
-        let notes_reclaim = report("oom_reclaim", None);
+        let notes_reclaim = report("oom_reclaim_bare", None);
         let refused = report("oom_victim", Some(TEXT));
-        for (victim, of_reason, of_signal) in [
-            (report("oom_victim", None), Some(TEXT), Some(TEXT)),
-            (report(LIMITLESS, None), None, Some(TEXT)),
-            (refused.clone(), None, None),
+        let (full, limitless) = (report("oom_victim", None), report(LIMITLESS, None));
+        for (victim, notes, of_reason, of_reclaim, of_signal) in [
+            (&full, true, Some(TEXT), Some(TEXT), Some(TEXT)),
+            // Nobody knows what a task has reclaimed before.
+            (&full, false, RECLAIM, Some(TEXT), Some(TEXT)),
+            (&limitless, true, LIMITS, Some(TEXT), Some(TEXT)),
+            (&limitless, false, None, None, Some(TEXT)),
+            (&refused, true, None, None, None),
         ] {
+            let notes_reclaim = match notes {
+                true => notes_reclaim.clone(),
+                false => reclaim.clone(),
+            };
             let all = [
                 reason.clone(),
                 signal.clone(),
-                notes_reclaim.clone(),
-                victim,
+                notes_reclaim,
+                victim.clone(),
             ];
-            for it in [&reason, &reclaim, &direct] {
-                assert_eq!(it.instead(&all), of_reason, "{}", it.program);
+            let of = format!("{} {notes}", victim.program);
+            assert_eq!(reason.instead(&all), of_reason, "{of}");
+            for it in [&reclaim, &direct] {
+                assert_eq!(it.instead(&all), of_reclaim, "{of} {}", it.program);
             }
-            assert_eq!(signal.instead(&all), of_signal);
-            assert_eq!(reason.has_stand_in(&all), of_reason.is_some());
+            assert_eq!(signal.instead(&all), of_signal, "{of}");
+            let is_derived = all.iter().any(ProgramReport::looks_for_limits);
+            assert_eq!(reason.has_stand_in(&all), is_derived, "{of}");
         }
         assert_eq!(refused.instead(std::slice::from_ref(&refused)), Some(TEXT));
-        // Nobody knows what a task has reclaimed before.
-        let all = [reason.clone(), reclaim, report("oom_victim", None)];
-        assert_eq!(reason.instead(&all), Some(probe::REASON_WITHOUT_RECLAIM));
     }
 }

@@ -103,6 +103,13 @@ fn oom_reclaim_raw(ctx: RawTracePointContext) -> i32 {
     0
 }
 
+/// `mm_vmscan_memcg_reclaim_end` under `lockdown=confidentiality`: that it was a limit, and not whose.
+#[raw_tracepoint]
+fn oom_reclaim_bare(_ctx: RawTracePointContext) -> i32 {
+    oom::reclaimed_at_a_limit();
+    0
+}
+
 /// `mm_vmscan_direct_reclaim_begin`; its arguments are not read, they have moved.
 #[raw_tracepoint]
 fn oom_direct_reclaim(_ctx: RawTracePointContext) -> i32 {

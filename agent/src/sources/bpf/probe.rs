@@ -188,6 +188,8 @@ pub(super) const DUTIES: &[Duty] = &[
                 .after(&["oom_direct_reclaim"]),
             raw("oom_reclaim_raw", "mm_vmscan_memcg_reclaim_end", &[S])
                 .after(&["oom_direct_reclaim"]),
+            raw("oom_reclaim_bare", "mm_vmscan_memcg_reclaim_end", &[])
+                .after(&["oom_direct_reclaim"]),
         ],
         needs: &[
             "task_cgroups",
@@ -368,6 +370,10 @@ const REASON_FALLBACK: &str = "the limiting cgroup is derived from page counters
 /// The same where no program notes what a task reclaims; what is left without these is said of them.
 pub(super) const REASON_WITHOUT_RECLAIM: &str = "the limiting cgroup is derived from page counters; a NUMA memory policy \
                                                  counts as the node";
+
+/// The same where the victim's program cannot look at page counters.
+pub(super) const REASON_WITHOUT_LIMITS: &str = "that it was the node is derived from what the task reclaimed before; a NUMA \
+                                                memory policy counts as the node";
 
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit; that it was the node that \
                                 had no memory is known only where no cgroup of the task is full, and from the count of \
