@@ -395,7 +395,7 @@ impl Streams {
         // Up to 5.10 maps count against this limit, which is small by default; raising it may be
         // refused, and then the kernel says so per map.
         let infinity = nix::sys::resource::RLIM_INFINITY;
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, infinity, infinity);
+        let is_limited = setrlimit(Resource::RLIMIT_MEMLOCK, infinity, infinity).is_err();
         let support = kernel_support()?;
         let log_level = diagnostics::level(self.options.diagnostics);
         // Parses all of the kernel's types, which nothing here needs, each time: so there is one
@@ -405,7 +405,7 @@ impl Streams {
         self.device = DeviceCounter::load(&mut objects)
             .inspect_err(|error| tracing::warn!(error = load::chain(error), "device counter"))
             .ok();
-        let mut loader = Loader::new(objects, &support, &log_level)?;
+        let mut loader = Loader::new(objects, &support, &log_level, is_limited)?;
         for stream in missing {
             let n_reports = self.reports.len();
             match self.load_one(stream, &mut loader) {

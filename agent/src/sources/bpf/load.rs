@@ -229,14 +229,18 @@ pub(super) struct Loader<'a> {
     support: &'a KernelSupport,
     hook_types: Btf,
     diagnostics: bool,
+    /// What may be locked is limited, and counts.
+    is_memory_limited: bool,
 }
 
 impl<'a> Loader<'a> {
-    /// `objects`: without globals yet. `log_level`: see [`diagnostics::level`].
+    /// `objects`: without globals yet. `log_level`: see [`diagnostics::level`]. `is_limited`: what this process may lock
+    /// of memory.
     pub(super) fn new(
         mut objects: EbpfLoader<'a>,
         support: &'a KernelSupport,
         log_level: &'a u8,
+        is_limited: bool,
     ) -> Result<Self, LoadError> {
         objects
             .override_global("OFFSETS", support.offsets.as_bytes(), true)
@@ -253,6 +257,7 @@ impl<'a> Loader<'a> {
             support,
             hook_types,
             diagnostics: *log_level != diagnostics::OFF,
+            is_memory_limited: is_limited && support.locks_memory,
         })
     }
 }
@@ -427,7 +432,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn of(error: &ProgramError) -> Self {
+    fn of(error: &ProgramError, is_memory_limited: bool) -> Self {
         let (error, is_loaded) = match error {
             ProgramError::LoadError { io_error, .. } => (io_error, false),
             ProgramError::SyscallError(error) => (&error.io_error, true),
@@ -437,6 +442,8 @@ impl Refusal {
             // So many programs hang at the function as can (`BPF_MAX_TRAMP_LINKS`, include/linux/bpf.h); of a
             // program to be loaded, that it is too large.
             Some(Errno::E2BIG) if is_loaded => Self::OfTheMoment,
+            // The next agent may lock more (`bpf_charge_memlock`, kernel/bpf/syscall.c of 5.10).
+            Some(Errno::EPERM) if is_memory_limited => Self::OfTheMoment,
             Some(
                 Errno::EAGAIN
                 | Errno::EINTR
@@ -482,7 +489,8 @@ fn attach_first(
                 return Some((program, id, link));
             }
             Err(error) => {
-                refusals.push((program.name, Refusal::of(&error)));
+                let is_memory_limited = loader.is_memory_limited;
+                refusals.push((program.name, Refusal::of(&error, is_memory_limited)));
                 failures.push((program.name, refusal(&error)));
             }
         }
@@ -587,4 +595,28 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         next = source.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_may_not_lock_the_next_one_may() {
+        for (errno, is_memory_limited, expected) in [
+            (Errno::EPERM, true, Refusal::OfTheMoment),
+            (Errno::EPERM, false, Refusal::Lasting),
+            (Errno::EACCES, true, Refusal::Lasting),
+            (Errno::ENOMEM, false, Refusal::OfTheMoment),
+        ] {
+            let error = ProgramError::SyscallError(SyscallError {
+                call: "bpf_prog_load",
+                io_error: errno.into(),
+            });
+            let found = Refusal::of(&error, is_memory_limited);
+            assert_eq!(found, expected, "{errno} {is_memory_limited}");
+        }
+    }
 }

@@ -389,6 +389,9 @@ pub(super) const PROCESS_FALLBACK: &str = "processes are not seen; containers ar
 pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on: of the node, and of pods \
                                          where these have cgroups of v2";
 
+/// The structure that notes for a map how much it has locked (include/linux/bpf.h of 5.10).
+const LOCKED_MEMORY: &str = "bpf_map_memory";
+
 /// What this kernel's BTF says about the hooks and fields that the programs use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSupport {
@@ -397,6 +400,8 @@ pub struct KernelSupport {
     /// The functions that exist. That a program may be attached shows only in loading it.
     pub functions: BTreeSet<&'static str>,
     pub offsets: abi::Offsets,
+    /// Maps and programs count as locked memory, up to Linux 5.10.
+    pub locks_memory: bool,
     /// BTF in which the hooks have their ids in the kernel, for attaching.
     pub(super) hook_types: Vec<u8>,
 }
@@ -422,6 +427,7 @@ impl KernelSupport {
             .map(String::as_str)
             .chain(functions.iter().copied())
             .chain(offsets::TYPES.iter().copied())
+            .chain([LOCKED_MEMORY])
             .collect();
         let btf = Btf::parse(btf, &names)?;
         Ok(Self {
@@ -434,6 +440,7 @@ impl KernelSupport {
                 .filter(|name| btf.has_function(name))
                 .collect(),
             offsets: offsets::resolve(&btf, memory_is_unified),
+            locks_memory: btf.field(LOCKED_MEMORY, "pages").is_ok(),
             hook_types: btf.abridged(),
         })
     }

@@ -27,6 +27,7 @@ fn full() -> KernelSupport {
         tracepoints: tracepoints.iter().map(|it| (*it, passes(it))).collect(),
         functions: BTreeSet::from(["oom_kill_process"]),
         offsets: abi::Offsets::read_from_bytes(words.as_bytes()).unwrap(),
+        locks_memory: false,
         hook_types: Vec::new(),
     }
 }
