@@ -614,6 +614,7 @@ impl Accountant {
         let due = self.looks.extract_if(.., |_, (at, _)| *at <= now);
         let due: Vec<_> = due.collect();
         for (cgroup, (_, gap)) in due {
+            let now = clock::boottime();
             let Some(count) = self.counters.read(cgroup) else {
                 continue;
             };
@@ -627,8 +628,7 @@ impl Accountant {
     /// In the metrics, while nothing is saved.
     fn count(&self, missed: Missed) -> ToTell {
         if missed.cause == Cause::NoPrograms {
-            let mut until = self.shared.kill_counts.until();
-            until.compared = until.compared.max(missed.at);
+            self.shared.kill_counts.until().compare(missed.at);
         }
         let handled = Handled {
             boottime: clock::boottime(),

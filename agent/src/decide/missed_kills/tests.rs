@@ -1,5 +1,6 @@
 use super::*;
 use crate::decide::testing::oom_kill;
+use crate::model::saved_counts::CountedUntil;
 
 const CONTAINER: CgroupId = CgroupId(7);
 const POD: CgroupId = CgroupId(6);
@@ -1063,11 +1064,53 @@ fn a_report_that_never_comes_is_missed_once_in_any_order() {
     }
 }
 
+/// The second was noted right after a reading that has the first alone.
+const RIGHT_AFTER: Kills = Kills {
+    is_unified: false,
+    counts: &[(10, of_groups(1, Some(0))), (12, of_groups(2, Some(0)))],
+    reports: &[11, 13],
+};
+
+/// By an agent whose programs the kernel does not take, which ends amid the kills, and by the next, which finds in the
+/// ring what programs of an earlier one have noted.
+#[test]
+fn what_was_compared_is_not_counted_again_from_the_ring() {
+    for kills in ALL_KILLS.into_iter().chain([RIGHT_AFTER]) {
+        for n_read in 0..=kills.counts.len() {
+            let mut first = kills.begin();
+            first.without_programs();
+            let mut until = CountedUntil::default();
+            let mut n = 0;
+            for (ms, counted) in &kills.counts[..n_read] {
+                kills.count(&mut first, once(*counted), *ms);
+                let due = first.due(at(*ms));
+                for missed in first.settle(at(*ms), &due) {
+                    until.compare(missed.at);
+                    n += missed.n;
+                }
+            }
+            let mut next = kills.meet(first, Amid::Restart);
+            for ms in kills.reports {
+                if !until.has(at(*ms), true) {
+                    report(&mut next, &kill(*ms, CONTAINER));
+                    n += 1;
+                }
+            }
+            n += settle_all(&mut next, [9000, 20_000, 40_000]);
+            let n_victims = u64::try_from(kills.reports.len());
+            assert_eq!(Ok(n), n_victims, "{:?}, {n_read} read", kills.all());
+        }
+    }
+}
+
+/// A count as it is told where nobody reports.
+fn once(counted: OomCount) -> OomCount {
+    of_groups(counted.kills, counted.group_kills.or(Some(1)))
+}
+
 /// By an agent whose programs the kernel does not take, which ends amid the kills, and by the next.
 #[test]
 fn where_nobody_reports_each_victim_is_missed_once() {
-    // As it is told where nobody reports.
-    let once = |it: OomCount| of_groups(it.kills, it.group_kills.or(Some(1)));
     for kills in ALL_KILLS {
         for n_read in 0..=kills.counts.len() {
             let mut first = kills.begin();
