@@ -366,6 +366,26 @@ fn a_report_tells_that_a_process_was_counted_twice_before_it_came() {
 }
 
 #[test]
+fn a_cgroup_that_is_lost_before_its_report_comes_is_known_by_it() {
+    let counted = OomCount {
+        kills: 2,
+        group_kills: None,
+    };
+    let mut first = resumed(true, 0);
+    first.adopt(CONTAINER, ALONE, counted, at(1000));
+    first.all_are_found();
+    let mut next = next_of(&first, 1100);
+    next.all_are_found();
+    first.lose(CONTAINER);
+    for mut accounts in [first, next] {
+        report(&mut accounts, &kill(950, CONTAINER));
+        assert_eq!(settle(&mut accounts, 9000), []);
+        let known = accounts.known().expect("all are found");
+        assert_eq!(known.get(&CONTAINER), Some(&1));
+    }
+}
+
+#[test]
 fn what_an_agent_took_along_when_it_died_is_missed() {
     let mut accounts = resumed(false, 3);
     // Three were told, one waits in the ring, and one was taken out of it by who died before it was told.
