@@ -269,7 +269,7 @@ impl KillCounts {
     }
 
     /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does. Where all of a
-    /// cgroup above goes, the kernel counts that up there alone, and the first victim twice all the same.
+    /// cgroup above went, the kernel counts that up there alone, and the first victim twice all the same.
     fn unambiguous(
         &self,
         count: OomCount,
@@ -281,9 +281,13 @@ impl KillCounts {
             return count;
         };
         let goes = |path: &CgroupPath| oom_counters::goes_as_a_whole(trees, path);
+        let has_gone = |path: &CgroupPath| match oom_counters::own_group_kills(trees, path) {
+            Some(n) => n > 0,
+            None => goes(path) == Some(true),
+        };
         let mut above = path.ancestors().skip(1);
         let group_kills = match count.group_kills {
-            Some(0) | None if above.any(|it| goes(&it) == Some(true)) => {
+            Some(0) | None if above.any(|it| has_gone(&it)) => {
                 times_it_went(Some(true), has_programs)
             }
             None => times_it_went(goes(&path), has_programs),
@@ -726,18 +730,22 @@ mod tests {
             unified: true,
             trees: vec![Tree::open(BTreeSet::new(), node.directory()).expect("it is there")],
         }));
-        // The file of the pod, that of the container, what the kernel counts, and what that means where programs report
-        // kills and where none does.
-        for (pod, container, counted, with_programs, without) in [
-            ("0\n", "0\n", None, Some(0), Some(0)),
-            ("0\n", "0\n", Some(0), Some(0), Some(0)),
-            ("0\n", "1\n", None, None, Some(1)),
-            ("0\n", "1\n", Some(2), Some(2), Some(2)),
-            ("1\n", "0\n", None, None, Some(1)),
-            ("1\n", "0\n", Some(0), None, Some(1)),
-            ("1\n", "1\n", Some(2), Some(2), Some(2)),
+        let (never, once) = ("oom_group_kill 0\n", "oom_group_kill 1\n");
+        // The file of the pod, that of the container, how often the pod went, what the kernel counts, and what that means
+        // where programs report kills and where none does.
+        for (pod, container, local, counted, with_programs, without) in [
+            ("0\n", "0\n", "", None, Some(0), Some(0)),
+            ("0\n", "0\n", never, Some(0), Some(0), Some(0)),
+            ("0\n", "1\n", "", None, None, Some(1)),
+            ("0\n", "1\n", never, Some(2), Some(2), Some(2)),
+            ("1\n", "0\n", "", None, None, Some(1)),
+            // By the limit of the container.
+            ("1\n", "0\n", never, Some(0), Some(0), Some(0)),
+            ("1\n", "0\n", once, Some(0), None, Some(1)),
+            ("1\n", "1\n", once, Some(2), Some(2), Some(2)),
         ] {
             node.write("pod/memory.oom.group", pod);
+            node.write("pod/memory.events.local", local);
             node.write("pod/c/memory.oom.group", container);
             let count = OomCount {
                 kills: 3,
@@ -746,7 +754,7 @@ mod tests {
             for (has_programs, expected) in [(true, with_programs), (false, without)] {
                 let path = || CgroupPath::new("/pod/c").ok();
                 let found = counts.unambiguous(count, has_programs, path);
-                let context = format!("{pod:?} {container:?} {counted:?} {has_programs}");
+                let context = format!("{pod:?} {container:?} {local:?} {counted:?} {has_programs}");
                 assert_eq!(found.group_kills, expected, "{context}");
             }
         }

@@ -58,6 +58,14 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
     is_group(&cgroup_use::dir(trees, "memory", path).ok()??)
 }
 
+/// How often OOM kills took all of a cgroup of v2, those of one above left out. `None`: it is gone, or that is not counted
+/// (before Linux 5.17).
+pub fn own_group_kills(trees: &Trees, path: &CgroupPath) -> Option<u64> {
+    let dir = cgroup_use::dir(trees, "memory", path).ok()??;
+    let text = dir.read_text_if_any("memory.events.local").ok()??;
+    MemoryEvents::parse(&text).ok()?.oom_group_kill
+}
+
 /// Whether it takes all of one of the cgroups of a nested group. `None`: that of the victim or of the first process is gone
 /// or is not found, or one of them does not say, or it takes all of one and nobody knows whether the first process is
 /// there.
