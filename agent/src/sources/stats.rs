@@ -14,7 +14,7 @@ mod process;
 mod settings;
 mod sweep;
 
-pub use self::cgroup::Faults;
+pub use self::cgroup::{Faults, cpu_time};
 pub use self::machine::{CLOCK_SET, booted_at, machine};
 pub use self::node::file_system;
 pub use self::sweep::{Progress, StatsReader, Sweep, Wanted, read_once};

@@ -161,6 +161,33 @@ fn the_end_of_who_had_a_process_is_shown_or_counted_as_missed() -> Result<()> {
     })
 }
 
+/// A container whose last process ended while no agent ran, and that its runtime removes later.
+#[cfg_attr(feature = "privileged", test)]
+fn what_a_container_had_used_that_ended_before_the_agent_came_is_shown() -> Result<()> {
+    everywhere("emptied", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        agent.stop()?;
+        let container = pod.container(Naming::Containerd, 870)?;
+        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        container.run(script)?.wait()?;
+        let used = cgroup::cpu_usage(&container.path)?;
+        agent.start()?;
+        agent.wait("it is there", |status| {
+            pod_of(status, UID).is_some_and(|it| it.containers.len() == 1)
+        })?;
+        container.remove();
+        until("its last reading is shown", || {
+            let stats = agent.stats()?;
+            let mut containers = stats.pods.iter().flat_map(|it| &it.containers);
+            let ended = containers.find(|it| it.id == container.path && it.ended_at.is_some());
+            let shown = ended.and_then(|it| it.stats.cpu.usage_ns);
+            let shown = shown.map(Duration::from_nanos);
+            ensure!(shown >= Some(used), "{shown:?} of {used:?}");
+            Ok(())
+        })
+    })
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn every_page_shows_pods_without_names() -> Result<()> {
     everywhere("pages", |tree, agent| {

@@ -1,5 +1,5 @@
 //! How the containers of another program end: whether one ever had a process, and what it had used when its last
-//! process ended.
+//! process ended, or at the first look if that was before.
 //!
 //! In: what the kernel tells of their cgroups, and what a look at their processes finds. Out: the [`End`] of each.
 //!
@@ -60,9 +60,18 @@ impl Ends {
         self.last.insert(id, stats);
     }
 
-    /// Processes of a container are looked for. What is found has [entered](Self::entered) it.
-    pub(super) fn look(&mut self, id: CgroupId) {
-        self.idle.insert(id);
+    /// Processes of a container are looked for. What is found has [entered](Self::entered) it. True: it is the first look,
+    /// and none is known to have been there.
+    pub(super) fn look(&mut self, id: CgroupId) -> bool {
+        self.idle.insert(id) && !self.entered.contains(&id)
+    }
+
+    /// The last process of a container had ended before the first look, which found nobody. `stats`: what it had used by
+    /// then. What is known of one that came since stands.
+    pub(super) fn was_emptied(&mut self, id: CgroupId, stats: CgroupStats) {
+        if self.entered.insert(id) {
+            self.last.insert(id, stats);
+        }
     }
 
     /// No process is known to be in a container.
@@ -113,9 +122,34 @@ mod tests {
     fn a_reading_is_missed_where_there_was_a_process_alone() {
         type Happens = fn(&mut Ends);
         let read = || End::Read(Box::new(stats()));
-        let rows: [(&str, Happens, End); 8] = [
+        let rows: [(&str, Happens, End); 10] = [
             ("nobody was ever in it", |_| {}, End::Unused),
-            ("a look found nobody", |it| it.look(ID), End::Unused),
+            (
+                "a look found nobody",
+                |it| {
+                    assert!(it.look(ID), "the first");
+                    assert!(!it.look(ID), "the second");
+                },
+                End::Unused,
+            ),
+            (
+                "the last one had ended before the first look",
+                |it| {
+                    assert!(it.look(ID));
+                    it.was_emptied(ID, stats());
+                    assert!(it.is_idle(ID));
+                },
+                read(),
+            ),
+            (
+                "somebody came after the first look, and it was read before he ended",
+                |it| {
+                    assert!(it.look(ID));
+                    it.entered(ID);
+                    it.was_emptied(ID, stats());
+                },
+                End::Unread,
+            ),
             (
                 "somebody came after the look",
                 |it| {
@@ -135,7 +169,7 @@ mod tests {
                 |it| {
                     it.look(ID);
                     it.entered(ID);
-                    it.look(ID);
+                    assert!(!it.look(ID), "he is known to have been there");
                 },
                 End::Unread,
             ),

@@ -243,7 +243,8 @@ impl Process {
 
 /// When it was started stands, however often it is looked at.
 fn look(tree: &KubeTree, id: CgroupId, owner: &Owner, before: Option<Process>) -> Process {
-    let pid = tree.look(id, || first_started(&dir(tree, &owner.path)?, since_boot));
+    let processes = || first_started(&dir(tree, &owner.path)?, since_boot);
+    let pid = tree.look(id, &owner.path, processes);
     let known = before.and_then(|it| it.started_at);
     Process {
         started_at: known.or_else(|| started_at(pid?)),

@@ -35,7 +35,7 @@ use crate::run::kernel::{LONGEST_NAME, News, Programs, Shared};
 use crate::run::missed::Origin;
 use crate::run::sweep::Readings;
 use crate::sources::bpf::Stream;
-use crate::sources::stats::read_once;
+use crate::sources::stats::{cpu_time, read_once};
 use crate::sources::wakers::Bell;
 use crate::sources::{cgroupfs::CgroupReader, kube_tree, oomd};
 use crate::sys::{FsError, Root, clock};
@@ -384,17 +384,21 @@ impl KubeTree {
             return;
         }
         self.told().ends.emptied(id);
-        let trees = self.reader.trees();
-        let stats = read_once(trees, &owner.path, clock::boottime(), self.page_size)
-            .filter(|it| it.cgroup_id == Some(id));
-        if let Some(stats) = stats {
+        if let Some(stats) = self.read(id, &owner.path) {
             self.kernel.kill_counts.count_in(&stats);
             self.told().ends.read(id, stats);
+            let trees = self.reader.trees();
             if oomd::has_killed(trees, &owner.path) && self.told().ends.by_oomd(id) {
                 self.tell_oomd(&owner);
             }
         }
         self.change();
+    }
+
+    /// What a cgroup has used by now; `None`: it is gone, be there another at its path or not.
+    fn read(&self, id: CgroupId, path: &CgroupPath) -> Option<CgroupStats> {
+        let stats = read_once(self.reader.trees(), path, clock::boottime(), self.page_size);
+        stats.filter(|it| it.cgroup_id == Some(id))
     }
 
     /// systemd-oomd has killed a container.
@@ -418,14 +422,29 @@ impl KubeTree {
         self.told().ends.is_idle(container)
     }
 
-    /// What `look` finds of the processes of a container. One that comes meanwhile asks for another look.
+    /// What `look` finds of the processes of a container. One that comes meanwhile asks for another look. A container in
+    /// which the first look finds nobody, and that has used CPU time, had a process before: it is read, if the kernel has
+    /// no task in it either. In a PID namespace that this process does not see there may be some.
     pub(super) fn look<T>(
         &self,
         container: CgroupId,
-        look: impl FnOnce() -> Option<T>,
+        path: &CgroupPath,
+        look: impl Fn() -> Option<T>,
     ) -> Option<T> {
-        self.told().ends.look(container);
-        let found = look();
+        let is_first = self.told().ends.look(container);
+        let mut found = look();
+        if found.is_none()
+            && is_first
+            && cpu_time(self.reader.trees(), path).is_some_and(|it| it > 0)
+            && let Some(stats) = self.read(container, path)
+            && stats.n_tasks == Some(0)
+        {
+            // It may be that of one that has come since.
+            found = look();
+            if found.is_none() {
+                self.told().ends.was_emptied(container, stats);
+            }
+        }
         if found.is_some() {
             self.told().ends.entered(container);
         }
@@ -645,17 +664,19 @@ impl KubeTree {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeSet;
     use std::time::Duration;
 
     use super::*;
-    use crate::sys::Trees;
+    use crate::sys::scratch::Scratch;
+    use crate::sys::{Dir, Tree, Trees};
 
     /// On a node whose pods nobody has found.
-    fn tree() -> KubeTree {
+    fn tree(trees: Vec<Tree>) -> KubeTree {
         let trees = Trees {
             unified: true,
-            trees: Vec::new(),
+            trees,
         };
         let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), 4096);
         let bell = Bell::new().expect("a descriptor");
@@ -679,7 +700,7 @@ mod tests {
             (Stream::Process, false),
             (Stream::Stall, false),
         ] {
-            let tree = tree();
+            let tree = tree(Vec::new());
             assert!(!tree.is_walk_wanted() && !tree.readings.is_asked());
             assert!(tree.hear(News::Lost(stream)), "it is not told again");
             let found = [
@@ -690,6 +711,60 @@ mod tests {
             assert_eq!(found, [is_looked_at; 3], "{stream:?}");
             tree.walk().expect("there is nothing to read");
             assert!(!tree.is_walk_wanted(), "one walk is enough: {stream:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_whose_last_process_ended_before_the_first_look_has_a_last_reading() {
+        const RAN: &str = "usage_usec 7\n";
+        let scratch = Scratch::new("looked-at");
+        let root = Root::at(scratch.directory());
+        root.create_dir_all("app").expect("a directory");
+        for (file, text) in [("memory.current", "1\n"), ("memory.stat", "anon 1\n")] {
+            scratch.write(format!("app/{file}"), text);
+        }
+        let dir = Dir::open(&scratch.path("app")).expect("it is there");
+        let (id, path) = (
+            CgroupId(dir.inode()),
+            CgroupPath::new("/app").expect("a path"),
+        );
+        let read = Err(Some(7_000));
+        for (what, usage, n_tasks, looks, end) in [
+            ("it had run", RAN, "0\n", [None, None], read),
+            (
+                "it had not",
+                "usage_usec 0\n",
+                "0\n",
+                [None, None],
+                Ok("unused"),
+            ),
+            ("nobody counts", "", "0\n", [None, None], Ok("unused")),
+            ("it runs unseen", RAN, "1\n", [None, None], Ok("unused")),
+            ("it runs", RAN, "1\n", [Some(1), None], Ok("unread")),
+            (
+                "it has begun since",
+                RAN,
+                "0\n",
+                [None, Some(1)],
+                Ok("unread"),
+            ),
+        ] {
+            scratch.write("app/cpu.stat", usage);
+            scratch.write("app/pids.current", n_tasks);
+            let at_mount = Tree::open(BTreeSet::new(), scratch.directory());
+            let tree = tree(vec![at_mount.expect("a directory")]);
+            let n_looks = Cell::new(0);
+            let look = || {
+                let n = n_looks.replace(n_looks.get() + 1);
+                looks.get(n).copied().flatten()
+            };
+            tree.look(id, &path, look);
+            let found = match tree.told().ends.end(id) {
+                End::Unused => Ok("unused"),
+                End::Unread => Ok("unread"),
+                End::Read(stats) => Err(stats.cpu.usage_ns),
+            };
+            assert_eq!(found, end, "{what}");
         }
     }
 }

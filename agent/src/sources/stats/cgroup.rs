@@ -790,6 +790,19 @@ impl FullFiles {
     }
 }
 
+/// CPU time of one cgroup and of those below it, ns, from a file that is opened for it. `None`: there is no such cgroup, or
+/// nothing counts there.
+pub fn cpu_time(trees: &Trees, path: &CgroupPath) -> Option<u64> {
+    if trees.unified {
+        let dir = cgroup2_dir(trees, path).ok()??;
+        return CpuStat::parse(&dir.read_text("cpu.stat").ok()?)
+            .ok()?
+            .usage_ns;
+    }
+    let dir = dir(trees, "cpuacct", path).ok()??;
+    parse_cpuacct_usage(&dir.read_text("cpuacct.usage").ok()?).ok()
+}
+
 /// When a cgroup was made, at the latest. Its directory may change with each cgroup in it, and such a file does not
 /// (cAdvisor 0.56, `container/common/helpers.go`).
 fn made_at(dir: &Dir, is_unified: bool) -> Option<WallTime> {
