@@ -1,5 +1,6 @@
-//! Nothing below the mounts of the cgroups is changed by the agent, and of other files its own alone: the kernel tells
-//! who opens a file for writing, and who makes or removes a directory of cgroups.
+//! Nothing below the mounts of the cgroups is changed by the agent, of other files its own alone, and nothing is mounted
+//! but a bpffs where there is none: the kernel tells who opens a file for writing, and who makes or removes a directory
+//! of cgroups.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,14 +8,18 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use ballast::model::check::BPFFS;
 use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::cgroup_writes::{FileWatch, Watch};
-use ballast_tests::kube::{Driver, KubeContainer, KubeTree};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
 use ballast_tests::scratch::own_name;
 
-use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
+use super::{UID, eat, limited, pod_of, wait_kills};
+
+/// Pods that come and go together.
+const N_PODS: u64 = 4;
 
 /// Files below the cgroup mounts that a process holds open for writing.
 fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
@@ -39,11 +44,21 @@ fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
     Ok(held)
 }
 
-/// Through a start, pods that come and go, kills, a loss of the agent and its stop, with programs and without.
 #[cfg_attr(feature = "privileged", test)]
 fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
-    let tree = KubeTree::new("writes", Driver::Cgroupfs)?;
+    writes_its_own_alone(Driver::Cgroupfs)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn nothing_is_written_below_the_cgroup_mounts_where_systemd_names_them() -> Result<()> {
+    writes_its_own_alone(Driver::Systemd)
+}
+
+/// Through a start, pods that come and go, kills, a loss of the agent and its stop, with programs and without.
+fn writes_its_own_alone(driver: Driver) -> Result<()> {
+    let tree = KubeTree::new("writes", driver)?;
     let mut agent = Agent::observing("observe-writes", &tree)?;
+    let mounts_before = mounts()?;
     let (watch, files) = (Watch::new()?, FileWatch::new()?);
     // The watch works: this process has made what is seen.
     let first = tree.pod(UID)?;
@@ -69,10 +84,19 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         eat(&container)?;
         wait_kills(&agent, 1)?;
         container.remove();
-        let other = tree.pod(STATIC_UID)?;
-        agent.wait("a pod comes", |it| pod_of(it, STATIC_UID).is_some())?;
-        other.remove();
-        agent.wait("it goes", |it| pod_of(it, STATIC_UID).is_none())?;
+        let pods = (0..N_PODS).map(|n| tree.pod(&format!("{n:08x}-0000-4000-8000-000000000000")));
+        let pods: Vec<KubePod> = pods.collect::<Result<_>>()?;
+        for (pod, n) in pods.iter().zip(70 + N_PODS * round..) {
+            let brief = pod.container(Naming::Containerd, n)?;
+            brief.run("exit 0")?.wait()?;
+        }
+        agent.wait("pods come", |status| {
+            pods.iter().all(|it| pod_of(status, &it.uid).is_some())
+        })?;
+        pods.iter().for_each(KubePod::remove);
+        agent.wait("they go", |status| {
+            pods.iter().all(|it| pod_of(status, &it.uid).is_none())
+        })?;
         assert_eq!(held_for_writing(pid)?, Vec::<PathBuf>::new());
         assert_eq!(device_programs(&stays)?, attached, "programs on cgroups");
         match round {
@@ -91,7 +115,30 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         |it: &&PathBuf| files.contains(it) || directories.iter().any(|own| it.starts_with(own));
     let (own, others): (Vec<_>, Vec<_>) = written.iter().partition(is_own);
     assert!(!own.is_empty() && others.is_empty(), "{others:?}");
+    let mounts = mounts()?;
+    let gone: Vec<_> = mounts_before.difference(&mounts).collect();
+    let made: Vec<_> = mounts.difference(&mounts_before).collect();
+    let is_allowed = match made[..] {
+        [] => true,
+        [one] => is_bpffs(one) && !mounts_before.iter().any(|it| is_bpffs(it)),
+        _ => false,
+    };
+    assert!(
+        gone.is_empty() && is_allowed,
+        "{gone:?} gone, {made:?} made"
+    );
     Ok(())
+}
+
+/// Lines of `/proc/self/mountinfo`: the agent has the mount namespace of the test.
+fn mounts() -> Result<BTreeSet<String>> {
+    let text = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// Where programs are pinned.
+fn is_bpffs(mount: &str) -> bool {
+    mount.split(' ').nth(4) == Some(BPFFS) && mount.contains(" - bpf ")
 }
 
 /// Ids of the device programs that hang on the cgroup of a container and on all above it: of all programs that an agent
