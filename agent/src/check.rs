@@ -465,6 +465,11 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
             ),
         )
         .with_remedy("drain the node when the driver of kubelet changes, or stop one of the two programs"),
+        Some(PodCgroups::Found { without_uid, .. }) if !without_uid.is_empty() => {
+            let first = without_uid.first().map_or("", String::as_str);
+            CheckItem::degraded(NAME, pods_without_uid(without_uid.len(), first), NOT_SHOWN)
+                .with_remedy("give their manifests another metadata.uid, or none")
+        }
         Some(PodCgroups::Found { path, driver, .. }) => {
             let driver = match driver {
                 CgroupDriver::Cgroupfs => "cgroupfs",
@@ -503,6 +508,18 @@ pub fn divided(followed: &str, other: &str) -> String {
         "pods run below {followed}, which is followed, and below {other}: kubelet was told another cgroupDriver while \
          they ran, or two programs make pods"
     )
+}
+
+/// What becomes of pods without a UID.
+pub const NOT_SHOWN: &str = "they are not shown, and kills in them are told of no pod";
+
+/// That so many cgroups of pods have no UID in their names; `first`: one of them.
+pub fn pods_without_uid(n: usize, first: &str) -> String {
+    let which = match n {
+        1 => format!("the cgroup of a pod has no UID in its name ({first})"),
+        n => format!("the cgroups of {n} pods have no UID in their names (as {first})"),
+    };
+    format!("{which}: it is of up to 128 letters, digits, dots and dashes")
 }
 
 /// What tells of a container without kubelet and without an API server.

@@ -78,6 +78,7 @@ fn good() -> FactSheet {
             path: "/kubepods".to_owned(),
             driver: CgroupDriver::Cgroupfs,
             other: None,
+            without_uid: Vec::new(),
         }),
         runtime: Some(RuntimeStatus {
             endpoint: Some("/run/containerd/containerd.sock".to_owned()),
@@ -215,6 +216,7 @@ fn pods_in_the_trees_of_both_drivers_are_told() {
             path: "/kubepods".to_owned(),
             driver: CgroupDriver::Cgroupfs,
             other: Some("/kubepods.slice".to_owned()),
+            without_uid: Vec::new(),
         });
     };
     let observe = config(OBSERVE, "");
@@ -223,6 +225,20 @@ fn pods_in_the_trees_of_both_drivers_are_told() {
     assert!(item.found.contains(both), "{}", item.found);
     let consequence = item.consequence.unwrap_or_default();
     assert!(consequence.contains(KILLS_ALONE), "{consequence}");
+}
+
+#[test]
+fn pods_without_a_uid_are_told() {
+    let observe = config(OBSERVE, "");
+    let take = |it: &mut FactSheet| {
+        if let Some(PodCgroups::Found { without_uid, .. }) = &mut it.pod_cgroups {
+            without_uid.extend(["/kubepods/poda_b", "/kubepods/podc_d"].map(str::to_owned));
+        }
+    };
+    let item = check_one(&observe, take, "pod-cgroups", CheckLevel::Degraded);
+    let which = "2 pods have no UID in their names (as /kubepods/poda_b)";
+    assert!(item.found.contains(which), "{}", item.found);
+    assert_eq!(item.consequence.as_deref(), Some(NOT_SHOWN));
 }
 
 /// As one that is installed beside that of kubelet.

@@ -91,6 +91,9 @@ pub enum PodCgroups {
         /// Of the other driver, if pods run in it too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         other: Option<String>,
+        /// Cgroups of pods that have no UID in their names.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        without_uid: Vec<String>,
     },
     Absent,
     /// Kubelet was told to make none.

@@ -92,14 +92,35 @@ pub struct KubeCgroup<'a> {
 /// What the cgroup `path` is on a node whose pods lie below `root` (kubelet's `cgroupRoot` as on disk).
 /// `None`: none of its pods' cgroups.
 pub fn parse<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<KubeCgroup<'a>> {
-    // Every unit of a pod begins with it.
-    let stem = match root.last().and_then(|it| it.strip_suffix(SLICE)) {
+    if path.components().take(3).any(|it| it.contains(':')) {
+        return misplaced(Rest::below(path, &CgroupPath::root())?, &stem_of(root));
+    }
+    let (names, rest) = in_kubepods(path, root)?;
+    let (level, inner) = names.below_kubepods(rest)?;
+    Some(KubeCgroup {
+        driver: names.driver(),
+        level,
+        inner: inner.0,
+        is_misplaced: false,
+    })
+}
+
+/// Whether a cgroup lies where those of pods do and has the name of one, with what is no UID in it.
+pub fn lacks_uid(path: &CgroupPath, root: &CgroupPath) -> bool {
+    in_kubepods(path, root).is_some_and(|(names, rest)| names.lacks_uid(rest))
+}
+
+/// What every unit of a pod begins with.
+fn stem_of(root: &CgroupPath) -> String {
+    match root.last().and_then(|it| it.strip_suffix(SLICE)) {
         Some(slice) => format!("{slice}-"),
         None => String::new(),
-    };
-    if path.components().take(3).any(|it| it.contains(':')) {
-        return misplaced(Rest::below(path, &CgroupPath::root())?, &stem);
     }
+}
+
+/// How the cgroups in that of all pods are named, and what of `path` is below that.
+fn in_kubepods<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<(Names, Rest<'a>)> {
+    let stem = stem_of(root);
     let (first, rest) = Rest::below(path, root)?.next()?;
     let in_systemd = format!("{stem}{KUBEPODS}");
     let is_cgroupfs = stem.is_empty() && first == KUBEPODS;
@@ -110,13 +131,7 @@ pub fn parse<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<KubeCgroup<'
         (_, true) => Names::Systemd { parent: in_systemd },
         _ => return None,
     };
-    let (level, inner) = names.below_kubepods(rest)?;
-    Some(KubeCgroup {
-        driver: names.driver(),
-        level,
-        inner: inner.0,
-        is_misplaced: false,
-    })
+    Some((names, rest))
 }
 
 /// The cgroup of a QoS class that has one of its own, in `kubepods` as `driver` has it. `None`: it is longer than a path
@@ -208,15 +223,35 @@ impl Names {
         let Some((first, below)) = rest.next() else {
             return Some((KubeLevel::Kubepods, rest));
         };
-        let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
-        let class = classes.find(|it| self.class(*it) == first);
-        let Some(qos) = class else {
+        let Some(qos) = self.class_of(first) else {
             return self.pod(QosClass::Guaranteed, first, below);
         };
         match below.next() {
             None => Some((KubeLevel::Qos(qos), below)),
             Some((pod, below)) => self.in_class(qos).pod(qos, pod, below),
         }
+    }
+
+    /// See [`lacks_uid`].
+    fn lacks_uid(&self, rest: Rest<'_>) -> bool {
+        let mut components = rest.0.split('/');
+        let (Some(first), second, None) = (components.next(), components.next(), components.next())
+        else {
+            return false;
+        };
+        let text = match second {
+            None => self.uid_text(first),
+            Some(pod) => self
+                .class_of(first)
+                .and_then(|it| self.in_class(it).uid_text(pod)),
+        };
+        text.is_some_and(|it| !is_uid(&it))
+    }
+
+    /// The QoS class whose cgroup has this name.
+    fn class_of(&self, name: &str) -> Option<QosClass> {
+        let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
+        classes.find(|it| self.class(*it) == name)
     }
 
     /// Of the cgroup of a QoS class.
@@ -259,15 +294,19 @@ impl Names {
 
     /// The UID in the name of a pod's cgroup.
     fn uid(&self, component: &str) -> Option<PodUid> {
-        let uid = match self {
-            Self::Cgroupfs => component.strip_prefix(POD_PREFIX)?.to_owned(),
+        self.uid_text(component).filter(|it| is_uid(it)).map(PodUid)
+    }
+
+    /// What is in its place, whatever it is.
+    fn uid_text(&self, component: &str) -> Option<String> {
+        match self {
+            Self::Cgroupfs => component.strip_prefix(POD_PREFIX).map(str::to_owned),
             Self::Systemd { parent } => {
                 let escaped = component.strip_prefix(parent.as_str())?.strip_prefix('-')?;
                 let escaped = escaped.strip_prefix(POD_PREFIX)?.strip_suffix(SLICE)?;
-                (!escaped.contains('-')).then(|| escaped.replace('_', "-"))?
+                (!escaped.contains('-')).then(|| escaped.replace('_', "-"))
             }
-        };
-        is_uid(&uid).then_some(PodUid(uid))
+        }
     }
 
     /// The container that a child of a pod's cgroup is named after, and whether the child is its
@@ -444,6 +483,35 @@ mod tests {
             let got = shown(&format!("/kubepods/pod{uid}"), "/");
             let expected = is_one.then(|| format!("Guaranteed {uid} \"\""));
             assert_eq!(got, expected, "{uid}");
+        }
+    }
+
+    #[test]
+    fn a_pod_without_a_uid_is_known_by_where_it_lies_and_by_the_rest_of_its_name() {
+        let slice = "/a.slice/a-kubepods.slice";
+        for (path, root, is_one) in [
+            ("/kubepods/poda_b", "/", true),
+            ("/kubepods/pod", "/", true),
+            ("/kubepods/burstable/poda_b", "/", true),
+            ("/a/kubepods/poda_b", "/a", true),
+            (&format!("{slice}/a-kubepods-podä.slice"), "/a.slice", true),
+            ("/kubepods/poda", "/", false),
+            ("/kubepods", "/", false),
+            ("/kubepods/burstable", "/", false),
+            ("/kubepods/strange", "/", false),
+            ("/kubepods/strange/poda_b", "/", false),
+            ("/kubepods/poda/podb_c", "/", false),
+            ("/poda_b", "/", false),
+            (&format!("{slice}/poda_b"), "/a.slice", false),
+            // That of a slice which systemd has made above another.
+            (
+                &format!("{slice}/a-kubepods-pod-a.slice"),
+                "/a.slice",
+                false,
+            ),
+        ] {
+            let [path, root] = [path, root].map(|it| CgroupPath::new(it).expect("a path"));
+            assert_eq!(lacks_uid(&path, &root), is_one, "{path} below {root}");
         }
     }
 }

@@ -46,7 +46,7 @@ use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, in_use, missed};
 use crate::api_server::{self, ApiServer, KubeletAsker};
-use crate::check::NO_POD_CGROUPS;
+use crate::check::{NO_POD_CGROUPS, NOT_SHOWN, pods_without_uid};
 use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::attribution::{Level, Owner};
@@ -169,23 +169,24 @@ pub(super) fn find_pods(
         .map_err(PlaceError::Fs)
         .and_then(|trees| {
             let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
-            find_place(&root, &reader, observe)
+            let (place, kubelet) = find_place(&root, &reader, observe)?;
+            let root = place.as_ref().map(|it| &it.root);
+            // What cannot be read is told by itself.
+            let walked =
+                root.and_then(|it| kube_tree::walk(reader.trees(), it, &mut |_, _| {}).ok());
+            Ok((place, kubelet, walked.unwrap_or_default()))
         });
     match place {
-        Ok((
-            Some(Place {
-                kubepods, other, ..
-            }),
-            kubelet,
-        )) => {
+        Ok((Some(place), kubelet, without_uid)) => {
             let pods = PodCgroups::Found {
-                path: kubepods.path.to_string(),
-                driver: kubepods.driver,
-                other: other.map(|it| it.to_string()),
+                path: place.kubepods.path.to_string(),
+                driver: place.kubepods.driver,
+                other: place.other.map(|it| it.to_string()),
+                without_uid: without_uid.iter().map(ToString::to_string).collect(),
             };
             (pods, facts_of(observe, kubelet))
         }
-        Ok((None, kubelet)) => {
+        Ok((None, kubelet, _)) => {
             let pods = match makes_none(kubelet.as_ref().ok()) {
                 true => PodCgroups::NotMade,
                 false => PodCgroups::Absent,
@@ -837,12 +838,23 @@ impl Loop {
     fn walk(&mut self) {
         let now = clock::boottime();
         self.walked_at = now;
-        let failed = self.tree.walk().err();
-        if failed.is_none() && self.tree.place().is_some() {
+        let walked = self.tree.walk();
+        if walked.is_ok() && self.tree.place().is_some() {
             self.tree.kernel.kill_counts.all_are_found();
         }
-        let why = failed.map(|it| crate::observe::chain(&it));
-        self.set_fault(Fault::Unreadable, why);
+        match walked {
+            Ok(without_uid) => {
+                let why = without_uid.first().map(|first| {
+                    let which = pods_without_uid(without_uid.len(), first.as_str());
+                    format!("{which}; {NOT_SHOWN}")
+                });
+                self.set_fault(Fault::WithoutUid, why);
+                self.set_fault(Fault::Unreadable, None);
+            }
+            Err(error) => {
+                self.set_fault(Fault::Unreadable, Some(crate::observe::chain(&error)));
+            }
+        }
         self.take_pods(true);
         self.publisher.changed(now);
     }
@@ -879,6 +891,8 @@ enum Fault {
     Divided,
     /// Their cgroups cannot be read.
     Unreadable,
+    /// Some have cgroups whose names have no UID in them.
+    WithoutUid,
     /// The runtime tells no names.
     Nameless,
     /// Who is asked for pods tells nothing.
@@ -893,6 +907,7 @@ impl Fault {
             Self::Nowhere => "PodsNotFound",
             Self::Divided => "PodsInTwoTrees",
             Self::Unreadable => "TreeUnreadable",
+            Self::WithoutUid => "PodsWithoutUid",
             Self::Nameless => "RuntimeUnavailable",
             Self::WithoutPods(PodsFrom::ApiServer) => "ApiServerUnavailable",
             Self::WithoutPods(PodsFrom::Kubelet) => "KubeletUnavailable",

@@ -11,7 +11,7 @@ use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, CgroupLineage};
-use crate::model::kube_cgroup::{KubeLevel, is_slice_of_services, parse};
+use crate::model::kube_cgroup::{KubeLevel, is_slice_of_services, lacks_uid, parse};
 use crate::model::pod::PodUid;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sys::{Dir, FsError, Tree, Trees};
@@ -168,19 +168,22 @@ fn has_process(dir: &Dir, depth: usize) -> bool {
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
-/// that their runtime has put elsewhere. What is removed meanwhile is left out.
+/// that their runtime has put elsewhere. What is removed meanwhile is left out. Gives the cgroups of pods that are left out
+/// too, since there is no UID in their names.
 pub fn walk(
     trees: &Trees,
     root: &CgroupPath,
     found: &mut dyn FnMut(CgroupId, Owner),
-) -> Result<(), FsError> {
+) -> Result<Vec<CgroupPath>, FsError> {
+    let mut without_uid = Vec::new();
     let Some(memory) = memory(trees) else {
-        return Ok(());
+        return Ok(without_uid);
     };
     if let Some(dir) = descend(memory, root)? {
-        walk_below(&dir, root, root, found)?;
+        without_uid = walk_below(&dir, root, root, found)?;
     }
-    walk_misplaced(&memory.dir, root, found)
+    walk_misplaced(&memory.dir, root, found)?;
+    Ok(without_uid)
 }
 
 /// The pods that a kubelet with this driver has started below `root`, its `cgroupRoot`, and in which somebody runs, also
@@ -280,14 +283,17 @@ fn steps(path: &CgroupPath, root: &CgroupPath) -> Option<Vec<CgroupPath>> {
     Some(vec![container])
 }
 
+/// Gives what [`walk`] does.
 fn walk_below(
     dir: &Dir,
     path: &CgroupPath,
     root: &CgroupPath,
     found: &mut dyn FnMut(CgroupId, Owner),
-) -> Result<(), FsError> {
+) -> Result<Vec<CgroupPath>, FsError> {
+    let mut without_uid = Vec::new();
     for (name, path) in children(dir, path)? {
         let Some(level) = level_of(&path, root).filter(|_| !name.contains(':')) else {
+            without_uid.extend(lacks_uid(&path, root).then_some(path));
             continue;
         };
         let is_container = matches!(level, Level::Container { .. });
@@ -300,10 +306,10 @@ fn walk_below(
         };
         found(id, owner);
         if !is_container && let Some(child) = open(dir, &name)? {
-            walk_below(&child, &path, root, found)?;
+            without_uid.extend(walk_below(&child, &path, root, found)?);
         }
     }
-    Ok(())
+    Ok(without_uid)
 }
 
 /// `SLICE:PREFIX:ID` at the mount, in a slice there, or in a service in one: where a runtime is.
@@ -614,6 +620,35 @@ mod tests {
         ];
         assert_eq!(misplaced, above.map(|it| format!("{it}/{triple}")));
         assert_eq!(node.walked("/absent.slice"), [""; 0]);
+    }
+
+    #[test]
+    fn a_walk_tells_of_pods_whose_cgroups_have_no_uid_in_their_names() {
+        let node = Node::new(
+            "without-uid",
+            &[
+                format!("kubepods/burstable/poda_b/{ID}"),
+                "kubepods/pod_c/podd_e".into(),
+                "kubepods/podf/podg_h".into(),
+            ],
+        );
+        let mut found = Vec::new();
+        let without_uid = walk(&node.trees(), &CgroupPath::root(), &mut |_, it| {
+            found.push(it.path.to_string());
+        });
+        let without_uid: Vec<_> = without_uid
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            without_uid,
+            ["/kubepods/burstable/poda_b", "/kubepods/pod_c"]
+        );
+        assert_eq!(
+            found,
+            ["/kubepods", "/kubepods/burstable", "/kubepods/podf"]
+        );
     }
 
     #[test]

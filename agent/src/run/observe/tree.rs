@@ -555,8 +555,8 @@ impl KubeTree {
         true
     }
 
-    /// Reads the whole tree. What it finds is registered, what it misses retired.
-    pub(super) fn walk(&self) -> Result<(), FsError> {
+    /// Reads the whole tree. What it finds is registered, what it misses retired. Gives what [`kube_tree::walk`] does.
+    pub(super) fn walk(&self) -> Result<Vec<CgroupPath>, FsError> {
         // Who wants one from now on wants another.
         self.is_walk_wanted.store(false, Ordering::Relaxed);
         let walked = self.walk_once();
@@ -567,15 +567,16 @@ impl KubeTree {
         walked
     }
 
-    fn walk_once(&self) -> Result<(), FsError> {
+    fn walk_once(&self) -> Result<Vec<CgroupPath>, FsError> {
         let place = self.place();
         let compared = self.kernel.kill_counts.compared();
         let before = self.kernel.index().known();
-        let mut found = Vec::new();
+        let (mut found, mut without_uid) = (Vec::new(), Vec::new());
         for root in place.iter().flat_map(|it| &it.roots) {
-            kube_tree::walk(self.reader.trees(), root, &mut |id, owner| {
+            let left_out = kube_tree::walk(self.reader.trees(), root, &mut |id, owner| {
                 found.push((id, owner));
             })?;
+            without_uid.extend(left_out);
         }
         let new: Vec<(CgroupId, Arc<Owner>)> = found
             .iter()
@@ -601,7 +602,7 @@ impl KubeTree {
         for ended in compared.difference(&live) {
             self.kernel.kill_counts.lose(*ended);
         }
-        Ok(())
+        Ok(without_uid)
     }
 
     /// See [`Locate`](crate::run::kernel::Locate): what is misplaced, what kubelet had made before it was told another
