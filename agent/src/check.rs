@@ -460,7 +460,7 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
             NAME,
             divided(path, other),
             format!(
-                "containers of the second are looked for every second, and not told of when they are made; of what \
+                "containers of the second are found by walks, and not told of when they are made; of what \
                  happens in them {KILLS_ALONE}"
             ),
         )

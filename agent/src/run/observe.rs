@@ -84,7 +84,7 @@ const SLICE: Duration = Duration::from_millis(20);
 const WALK_EVERY: Duration = Duration::from_secs(30);
 
 /// Between two walks that somebody asked for, between all where the kernel tells of no cgroup, and between two
-/// looks for the tree where there is none.
+/// looks for the tree where there is none. Walks that take much CPU time come less often, see [`Began::due_again`].
 const WALK_GAP: Duration = Duration::from_secs(1);
 
 /// Pods that come and go are gathered for this long.
@@ -145,6 +145,8 @@ struct Loop {
     booted_at: Duration,
     /// Boottime of each.
     walked_at: Duration,
+    /// When the next walk may be made that somebody asks for.
+    walk_again: Duration,
     /// Programs tell of cgroups that are made; taken to be so until it is known.
     hears_of_cgroups: bool,
     gather_due: Duration,
@@ -430,6 +432,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         last_pass: Duration::ZERO,
         booted_at: booted_at().unwrap_or_default(),
         walked_at: now,
+        walk_again: now,
         hears_of_cgroups: true,
         gather_due: now,
         measure_due: now,
@@ -483,7 +486,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     state.look_at_nodefs();
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
-    state.walk();
+    state.walk(Began::now());
     // For the next agent.
     saver.save();
     drop(saver);
@@ -625,8 +628,9 @@ impl Loop {
         }
         self.look_for_kubelet(started);
         if started >= self.walk_due() {
+            let began = Began::now();
             self.look_for_tree();
-            self.walk();
+            self.walk(began);
         }
         if started >= self.gather_due && self.tree.takes_change() {
             let began = Began::now();
@@ -835,7 +839,7 @@ impl Loop {
         self.tree.set_place(place);
     }
 
-    fn walk(&mut self) {
+    fn walk(&mut self, began: Began) {
         let now = clock::boottime();
         self.walked_at = now;
         let walked = self.tree.walk();
@@ -856,6 +860,7 @@ impl Loop {
             }
         }
         self.take_pods(true);
+        self.walk_again = began.due_again(WALK_GAP);
         self.publisher.changed(now);
     }
 
@@ -866,7 +871,7 @@ impl Loop {
             || !self.hears_of_cgroups
             || self.tree.place().is_some_and(|it| it.other.is_some())
             || self.waits_for_pods();
-        self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
+        next_walk(self.walked_at, self.walk_again, is_urgent)
     }
 
     /// Tells a fault when it begins or is another. `None`: there is none.
@@ -916,6 +921,15 @@ impl Fault {
     }
 }
 
+/// When the next walk is due: `again` at the soonest, and never later than one that nobody asks for.
+fn next_walk(walked_at: Duration, again: Duration, is_urgent: bool) -> Duration {
+    let unasked = walked_at + WALK_EVERY;
+    match is_urgent {
+        true => again.min(unasked),
+        false => unasked,
+    }
+}
+
 /// There will be no cgroup of all pods.
 fn makes_none(kubelet: Option<&Kubelet>) -> bool {
     kubelet.is_some_and(|it| !it.settings.has_pod_cgroups)
@@ -934,5 +948,25 @@ fn nowhere(configured: &[CgroupPath], kubelet: Option<&Kubelet>) -> String {
             "there is no kubepods yet in {} (kubelet.cgroupRoot)",
             roots.join(" or ")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_that_cost_much_come_less_often_and_as_often_as_those_that_nobody_asks_for() {
+        let seconds = Duration::from_secs;
+        for (again, is_urgent, due) in [
+            (61, true, 61),
+            (61, false, 90),
+            (69, true, 69),
+            (200, true, 90),
+            (200, false, 90),
+        ] {
+            let found = next_walk(seconds(60), seconds(again), is_urgent);
+            assert_eq!(found, seconds(due), "again at {again}, urgent: {is_urgent}");
+        }
     }
 }

@@ -62,8 +62,8 @@ pub(super) struct Duty {
 pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the kernel's counts, without \
                                        their victims, on cgroup v1 but for those in cgroups that \
                                        containers make; in mode observe those of a container that is \
-                                       gone before it is looked at, within a second, are known of its \
-                                       pod alone, on v1 and before Linux 5.17 not at all; kills outside \
+                                       gone before a walk finds it are known of its pod alone, on v1 \
+                                       and before Linux 5.17 not at all; kills outside \
                                        pods are not seen; that it was the node that had no memory is \
                                        known on cgroup v2 to an agent that sees the whole tree and has \
                                        run for half a minute, unless some limit was reached within half a \
@@ -381,11 +381,12 @@ const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some na
                                 and of kills while no agent ran not at all";
 
 pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows are looked for every minute in mode own, \
-                                          every second in observe";
+                                          every second in observe, or less often where that takes more than \
+                                          a twentieth of a CPU";
 
 pub(super) const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
-                                from the programs that tell of cgroups, at once, or where there are none from a walk of the \
-                                cgroups every second";
+                                from the programs that tell of cgroups, at once, or where there are none from walks over the \
+                                cgroups";
 
 pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on: of the node, and of pods \
                                          where these have cgroups of v2";
