@@ -42,7 +42,7 @@ enum Part {
     Eviction,
     /// Sweeps, scrapes and churn of statistics at up to 1 000 containers, beside cAdvisor
     Stats,
-    /// Starts of an agent that observes ten thousand cgroups of somebody else's
+    /// Starts of an agent that observes somebody else's cgroups: one pod with a kill before it, and ten thousand
     Observe,
     /// OOM kills to Events and counters, and containers to names, beside a real kubelet, on a cluster that is brought up
     /// for it; by name alone, since no other agent starts beside a kubelet

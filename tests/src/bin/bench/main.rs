@@ -143,6 +143,7 @@ fn measure(names: &[&str]) -> Result<()> {
         table.section("stats", stats::measure);
     }
     if wanted(Name::Observe) {
+        table.section("first figures", observe::first_figures);
         table.section("observe", observe::measure);
     }
     if wanted(Name::Kubernetes) {

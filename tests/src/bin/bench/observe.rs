@@ -1,10 +1,12 @@
-//! How soon an agent that observes knows a node's cgroups, and what it takes where there are many.
+//! How soon an agent that observes knows a node's cgroups and shows what happened before it came, and what it takes where
+//! there are many.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::Agent;
+use ballast_tests::cri::{FakeRuntime, Manner, socket_in};
 use ballast_tests::kube::{Driver, KubeTree, Naming};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
@@ -20,6 +22,62 @@ const START_BUDGET: Duration = Duration::from_secs(1);
 /// Ten sweeps are due in it: agents of tests and benchmarks sweep every second, five times as often as by
 /// default.
 const REST: Duration = Duration::from_secs(10);
+
+/// What the container of the one pod may use, MiB.
+const LIMIT: u64 = 24;
+
+/// From each start until the status has all of a pod: the kill of a process that ended while no agent ran, what it uses,
+/// and how the node stands.
+pub(crate) fn first_figures(table: &mut Table) -> Result<()> {
+    let tree = KubeTree::new("benchfigures", Driver::Cgroupfs)?;
+    say("observe: a pod with a kill before each start");
+    let pod = tree.pod("00000000-0000-4000-8000-000000000000")?;
+    let container = pod.container(Naming::Containerd, 0)?;
+    container.limit(LIMIT)?;
+    let _program = container.run("exec sleep 3600")?;
+    for (manner, who) in [
+        (None, "nobody is asked for names"),
+        (
+            Some(Manner::ListsSlowly),
+            "the runtime takes 3 s for a list",
+        ),
+    ] {
+        let mut agent = Agent::observing("bench-figures", &tree)?;
+        let runtime = manner.map(|it| FakeRuntime::start(socket_in(&agent.dir), it));
+        let runtime = runtime.transpose()?;
+        agent.runtime = runtime.as_ref().map(|it| it.socket.clone());
+        // Of what the programs that it has pinned see from now on, the next one tells.
+        agent.start()?;
+        agent.wait("the pod is known", |it| it.pods.len() == 1)?;
+        agent.stop()?;
+        let mut starts = Vec::new();
+        for n_kills in (1..).take(N_STARTS) {
+            container.run("exec tail /dev/zero")?.wait()?;
+            let began = Instant::now();
+            agent.spawn()?;
+            let shown = until("kills, use and pressure are shown", || {
+                let status = agent.status()?;
+                let pod = status.pods.first().context("no pod")?;
+                let (kills, used) = (pod.oom_kills, pod.usage.memory_bytes);
+                let has_pressure = status.node.pressure.is_some();
+                ensure!(
+                    kills >= n_kills && used.is_some() && has_pressure,
+                    "{kills} kills of {n_kills}, {used:?} in use, pressure: {has_pressure}"
+                );
+                Ok(())
+            });
+            starts.push(began.elapsed());
+            shown.with_context(|| format!("log:\n{}", agent.log_tail()))?;
+            agent.stop()?;
+        }
+        table.push(Row::durations(
+            &format!("start to a status with the kills, use and pressure of a pod, {who}"),
+            &Samples::new(starts),
+            Some(START_BUDGET),
+        ));
+    }
+    Ok(())
+}
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let tree = KubeTree::new("benchobserve", Driver::Cgroupfs)?;
