@@ -1018,7 +1018,8 @@ fn confidentiality(facts: &FactSheet, is_own: bool) -> String {
         true => "",
         false => {
             "whether it was the first process of its container that was killed is not known unless its parent is in \
-             there too, a kill in a container that is gone before a walk finds it is told without the container, "
+             there too, or an older process, a kill in a container that is gone before a walk finds it is told \
+             without the container, "
         }
     };
     format!(

@@ -201,7 +201,7 @@ impl CgroupIndex {
     /// Whether the victim was the first process of its container: a runtime starts that from outside the
     /// container, as the first of a PID namespace. A parent outside proves nothing by itself: commands that are
     /// run in a container, and orphans, have one too. So `None` for these where containers share a namespace, or
-    /// are in that of the host.
+    /// are in that of the host: who else is in the container may tell.
     fn is_main(&self, kill: &OomKill, victim: &Attributed) -> Option<bool> {
         let container = victim
             .owner

@@ -724,10 +724,17 @@ impl Listener {
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
         attribution.name_outside(kill, |it| counts.path_of(it));
-        if let Some(is_first) = &self.is_first {
-            let owner = attribution.victim.owner.as_ref();
-            let container = owner.and_then(|it| it.container());
-            attribution.is_main = container.map(|_| is_first(kill));
+        let owner = attribution.victim.owner.as_ref();
+        if let Some(container) = owner.filter(|it| it.container().is_some()) {
+            let was_later = || {
+                counts
+                    .has_older(&container.path, kill.victim)
+                    .then_some(false)
+            };
+            attribution.is_main = match &self.is_first {
+                Some(is_first) => Some(is_first(kill)),
+                None => attribution.is_main.or_else(was_later),
+            };
         }
         if counts.was_counted(kill, attribution.victim.owner.is_some()) {
             tracing::debug!(

@@ -23,7 +23,7 @@ use crate::decide::node_oom::{LimitHits, NodeStalls};
 use crate::model::attribution::{Attributed, Level, OomGroup};
 use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::event::{CgroupId, OomKill};
+use crate::model::event::{CgroupId, OomKill, ProcessKey};
 use crate::model::forensics::Counted;
 use crate::model::record::{Event, OomScope};
 use crate::model::saved_counts::CountedUntil;
@@ -305,6 +305,12 @@ impl KillCounts {
         let memory = self.trees.get()?.of("memory")?;
         let path = memory.dir.find(cgroup.0).ok()??;
         Some(format!("/{}", path.display()).into())
+    }
+
+    /// See [`oom_counters::has_older`].
+    pub(super) fn has_older(&self, container: &CgroupPath, than: ProcessKey) -> bool {
+        let trees = self.trees.get();
+        trees.is_some_and(|it| oom_counters::has_older(&Root::host(), it, container, than))
     }
 
     /// Whether a container ended with a process of it that was killed `age` ago. v1 kills one alone. `None`: nobody

@@ -21,7 +21,8 @@ use super::wakers::{ArmError, Bell, v1_event};
 use crate::model::attribution::NestedGroup;
 use crate::model::cgroup_files::{MemoryEvents, OomControl, OomCount, parse_count, parse_pids};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::event::CgroupId;
+use crate::model::event::{CgroupId, ProcessKey};
+use crate::model::kernel::{NS_PER_TICK, start_ticks};
 use crate::model::text::flat_keyed;
 use crate::sys::{Dir, FsError, HeldFile, Root, TextBuffer, Trees, chain};
 
@@ -38,7 +39,8 @@ const LEVELS_BELOW: usize = 8;
 /// `OOM_SCORE_ADJ_MIN`, include/uapi/linux/oom.h.
 const NEVER_KILLED: &str = "-1000";
 
-/// Processes of a container that are looked at for one of these: arbitrary, some 10 us each at every kill of a group.
+/// Processes of a container that are looked at for one of a kind: arbitrary, some 10 us each, at kills of a group and in a
+/// PID namespace that is not the container's.
 const ASKED: usize = 64;
 
 /// Nothing can signal.
@@ -105,6 +107,25 @@ pub fn nested_goes_as_a_whole(
 /// Whether the kernel spares a process of a container when it kills all of it: one that may never be killed for memory
 /// (`oom_kill_memcg_member`, mm/oom_kill.c).
 pub fn spares_one(root: &Root, trees: &Trees, container: &CgroupPath) -> bool {
+    has_process(trees, container, |pid| {
+        let file = root.read_text(format!("/proc/{pid}/oom_score_adj"));
+        file.is_ok_and(|it| it.trim() == NEVER_KILLED)
+    })
+}
+
+/// Whether a process of a container was there before this one, which then was not its first: whatever else comes into a
+/// container is started later. False where nobody can tell.
+pub fn has_older(root: &Root, trees: &Trees, container: &CgroupPath, than: ProcessKey) -> bool {
+    let before = than.start_boottime_ns / NS_PER_TICK;
+    has_process(trees, container, |pid| {
+        let stat = root.read_text(format!("/proc/{pid}/stat"));
+        let start = stat.ok().and_then(|it| start_ticks(&it));
+        start.is_some_and(|it| it < before)
+    })
+}
+
+/// Whether one of the first [`ASKED`] processes of a container is it.
+fn has_process(trees: &Trees, container: &CgroupPath, is_it: impl Fn(u32) -> bool) -> bool {
     let Ok(Some(container)) = cgroup_use::dir(trees, "memory", container) else {
         return false;
     };
@@ -114,8 +135,7 @@ pub fn spares_one(root: &Root, trees: &Trees, container: &CgroupPath) -> bool {
         let pids = parse_pids(&text).unwrap_or_default();
         pids.into_iter().any(|pid| {
             n_pids += 1;
-            let file = || root.read_text(format!("/proc/{pid}/oom_score_adj"));
-            n_pids <= ASKED && file().is_ok_and(|it| it.trim() == NEVER_KILLED)
+            n_pids <= ASKED && is_it(pid)
         })
     };
     has_one(&container) || way(&container, LEVELS_BELOW, &mut left, &mut has_one).is_some()
@@ -461,5 +481,39 @@ mod tests {
         }
         let absent = "/absent".parse().unwrap();
         assert!(!spares_one(&root, &trees, &absent));
+    }
+
+    #[test]
+    fn who_came_after_another_process_of_a_container_was_not_its_first() {
+        let node = Scratch::new("oom-older");
+        let tree = Tree::open(BTreeSet::new(), node.directory()).unwrap();
+        let trees = Trees {
+            unified: true,
+            trees: vec![tree],
+        };
+        for (pid, ticks) in [(7, 99), (8, 100), (9, 101)] {
+            fs::create_dir_all(node.path(format!("proc/{pid}"))).unwrap();
+            let stat = format!("{pid} (sh) S 1 7 7 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {ticks} 1 2");
+            node.write(format!("proc/{pid}/stat"), stat);
+        }
+        fs::create_dir_all(node.path("c/container")).unwrap();
+        let root = Root::at(node.directory());
+        let victim = ProcessKey {
+            pid: 8,
+            start_boottime_ns: 100 * NS_PER_TICK + 1,
+        };
+        let was_later = || has_older(&root, &trees, &"/c".parse().unwrap(), victim);
+        assert!(!was_later(), "nobody is in it");
+        for (cgroup, pids, expected) in [
+            ("c", "8\n9\n", false),
+            ("c", "9\n8\n7\n", true),
+            // 10 is gone.
+            ("c", "10\n", false),
+            ("c/container", "9\n", false),
+            ("c/container", "7\n", true),
+        ] {
+            node.write(format!("{cgroup}/cgroup.procs"), pids);
+            assert_eq!(was_later(), expected, "{cgroup} {pids}");
+        }
     }
 }
