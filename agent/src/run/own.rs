@@ -155,13 +155,9 @@ pub(super) struct Loop {
     background: Arc<Background>,
     /// Ids of the registered cgroups.
     ids: BTreeMap<CgroupPath, CgroupId>,
-    /// Limits that wait for usage to come down.
-    deferred: Vec<Deferred>,
-    /// The files that other programs write too, and the writes that wait for them.
+    /// The files that other programs write too.
     contention: Contention,
-    foreign: Vec<Held>,
-    /// What failed at kubepods and the QoS cgroups in the last pass.
-    node_faults: BTreeMap<CgroupPath, String>,
+    unsettled: Unsettled,
     manifest_state: manifests::ManifestState,
     /// A pod has gone: its manifest may have been put back while it ended, and others wait for its name.
     reads_again: bool,
@@ -194,6 +190,17 @@ pub(super) struct Loop {
     held_starts: Vec<(PodUid, ContainerAction)>,
     /// How long volumes of the host are still waited for in this pass.
     host_path_patience: Duration,
+}
+
+/// What the last pass has left at cgroups.
+#[derive(Default)]
+struct Unsettled {
+    /// Limits that wait for usage to come down.
+    deferred: Vec<Deferred>,
+    /// Writes that wait for other programs, which write the same files.
+    foreign: Vec<Held>,
+    /// What failed at kubepods and the QoS cgroups.
+    node_faults: BTreeMap<CgroupPath, String>,
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
@@ -286,10 +293,8 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         first_processes: Arc::default(),
         background: Arc::default(),
         ids: BTreeMap::new(),
-        deferred: Vec::new(),
         contention: Contention::new(full_pass_interval(&config.kubelet)),
-        foreign: Vec::new(),
-        node_faults: BTreeMap::new(),
+        unsettled: Unsettled::default(),
         manifest_state: manifests::ManifestState::default(),
         reads_again: false,
         has_room: false,

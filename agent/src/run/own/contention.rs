@@ -37,9 +37,10 @@ impl Loop {
             }
         }
         // What this pass did not look at is as it was; a full one leaves out only what is gone.
-        self.foreign
+        self.unsettled
+            .foreign
             .retain(|it| scope != Scope::All && !looked_at.contains(&it.path));
-        self.foreign.extend(held);
+        self.unsettled.foreign.extend(held);
     }
 
     fn tell_foreign(&self, held: &Held, now: Duration) {
@@ -70,7 +71,7 @@ impl Loop {
 
     /// The first of a pod's files in dispute.
     pub(super) fn foreign_text_of(&self, entry: &PodEntry) -> Option<String> {
-        let mut foreign = self.foreign.iter();
+        let mut foreign = self.unsettled.foreign.iter();
         let held = foreign.find(|it| it.path.below(&entry.cgroup).is_some())?;
         Some(self.foreign_text(held, clock::boottime()))
     }

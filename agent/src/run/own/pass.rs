@@ -308,10 +308,11 @@ impl Loop {
         }
         self.register_created(&plan.steps);
         // What this pass did not look at is as it was; a full one leaves out only what is gone.
-        self.deferred
+        self.unsettled
+            .deferred
             .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.path != it.path));
-        self.deferred.extend(plan.deferred);
-        self.node_faults = faults
+        self.unsettled.deferred.extend(plan.deferred);
+        self.unsettled.node_faults = faults
             .iter()
             .filter(|(path, _)| self.hands.is_node_level(path) || reserved.contains(*path))
             .map(|(path, fault)| (path.clone(), fault.text.clone()))

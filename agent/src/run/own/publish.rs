@@ -149,7 +149,8 @@ impl Loop {
             .flat_map(|it| &it.files)
             .map(|(file, _)| (file.name.as_str(), 0));
         let waiting = plan.deferred.iter().map(|it| (it.file.name.as_str(), 1));
-        let foreign = self.foreign.iter().map(|it| (it.file.as_str(), 1));
+        let foreign = self.unsettled.foreign.iter();
+        let foreign = foreign.map(|it| (it.file.as_str(), 1));
         let masked = plan.ineffective.iter();
         let masked = masked.map(|it| (it.file.name.as_str(), 1));
         let failed = errors.iter().filter_map(|it| Some((it.file()?, 1)));
@@ -290,15 +291,16 @@ impl Loop {
         // What is wrong with the node is wrong for all pods.
         let mut warnings: Vec<String> = self.offline_reserved().into_iter().collect();
         warnings.extend(self.shared_isolated());
-        warnings.extend(self.node_faults.values().cloned());
-        warnings.extend(self.deferred.iter().map(|it| {
+        warnings.extend(self.unsettled.node_faults.values().cloned());
+        warnings.extend(self.unsettled.deferred.iter().map(|it| {
             format!(
                 "{} of {} waits for usage to come down to {}",
                 it.file.name, it.path, it.to
             )
         }));
         warnings.extend(
-            self.foreign
+            self.unsettled
+                .foreign
                 .iter()
                 .map(|it| self.foreign_text(it, now_boot)),
         );
