@@ -361,7 +361,16 @@ impl Pod {
     /// `metadata.uid` must be set: whoever read a manifest without one derives it first. So must
     /// `spec.nodeName` be, if a variable refers to it.
     pub fn from_v1(pod: &v1::Pod, origin: PodOrigin) -> Result<Self, Vec<FieldFault>> {
-        convert::pod(pod, origin)
+        convert::pod(pod, origin, None)
+    }
+
+    /// The same of a manifest on a node. `allocatable`: what pods may have of it, which variables tell where a container has
+    /// no limit; `None`: not known.
+    pub fn from_manifest(
+        pod: &v1::Pod,
+        allocatable: Option<&ResourceList>,
+    ) -> Result<Self, Vec<FieldFault>> {
+        convert::pod(pod, PodOrigin::Manifest, allocatable)
     }
 
     /// Init containers in order, then the regular ones.

@@ -264,7 +264,8 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let told = Told::new(log.clone());
     identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
     let beginning = Arc::new(Beginning::of(&paths, &told));
-    let manifests = manifests::directory(&config, &own, &node.name, Arc::clone(&beginning));
+    let empty_node = hands.node_without_pods(&node, &config.kubelet);
+    let manifests = manifests::directory(&config, &own, empty_node, Arc::clone(&beginning));
     // A full channel means that the loop has enough reason to look.
     let on_late = {
         let to_loop = to_loop.clone();

@@ -29,7 +29,7 @@ use std::time::Duration;
 pub use self::patient::PatientDirectory;
 use crate::model::pod::fields::Because;
 use crate::model::pod::node_requirements::Protocol;
-use crate::model::pod::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid, ResourceList};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
 use crate::sys::{FsError, Root, chain};
 
@@ -143,6 +143,7 @@ struct Reading {
     node_name: Option<String>,
     believes_status: bool,
     leaves_out_pod_resources: bool,
+    allocatable: Option<ResourceList>,
 }
 
 /// A directory of manifests and what is known of it.
@@ -236,6 +237,13 @@ impl ManifestDirectory {
     #[must_use]
     pub fn with_pod_level_resources(mut self, is_on: bool) -> Self {
         self.reading.leaves_out_pod_resources = !is_on;
+        self
+    }
+
+    /// What pods may have of the node, which variables tell where a container has no limit. It is no part of their UID.
+    #[must_use]
+    pub fn with_allocatable(mut self, allocatable: ResourceList) -> Self {
+        self.reading.allocatable = Some(allocatable);
         self
     }
 

@@ -19,7 +19,11 @@ pub(super) fn key_path(path: &str, key: &str) -> String {
     format!("{path}[{key}]")
 }
 
-pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
+pub(super) fn pod(
+    source: &v1::Pod,
+    origin: PodOrigin,
+    allocatable: Option<&ResourceList>,
+) -> Result<Pod, Vec<FieldFault>> {
     let mut found = Findings::default();
     let no_spec = v1::PodSpec::default();
     let spec = source.spec.as_ref().unwrap_or(&no_spec);
@@ -75,7 +79,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
         PodOrigin::Api => check::negative_amounts(&pod, &mut found),
     }
     // Variables may refer to the pod's resources, so they come after the defaults.
-    env::resolve(source, &mut pod, &mut found);
+    env::resolve(source, &mut pod, allocatable, &mut found);
     if origin == PodOrigin::Manifest {
         fields::judge(&pod.annotations, spec, &mut found);
         rules::judge(spec, &mut found);

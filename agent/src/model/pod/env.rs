@@ -8,10 +8,10 @@
 use k8s_openapi::api::core::v1;
 
 use super::check::is_qualified_name;
-use super::convert::{ContainerKind, quantity};
+use super::convert::{ContainerKind, is_huge_pages, quantity};
 use super::findings::{Findings, NEGATIVE};
 use super::node_requirements::KEY_RULE;
-use super::{CONFIG_SOURCE_ANNOTATION, Container, EnvVar, Pod, PodOrigin};
+use super::{CONFIG_SOURCE_ANNOTATION, Container, EnvVar, Pod, PodOrigin, ResourceList};
 use crate::model::quantity::Quantity;
 
 /// Fields with addresses of a pod and its node.
@@ -52,12 +52,18 @@ const ANNOTATIONS_OF_KUBELET: [&str; 3] = [
     CONFIG_SOURCE_ANNOTATION,
 ];
 
-/// Fills `env` of every container of `pod`, which is otherwise complete.
-pub(super) fn resolve(source: &v1::Pod, pod: &mut Pod, found: &mut Findings) {
+/// Fills `env` of every container of `pod`, which is otherwise complete. `allocatable`: as of [`Pod::from_manifest`].
+pub(super) fn resolve(
+    source: &v1::Pod,
+    pod: &mut Pod,
+    allocatable: Option<&ResourceList>,
+    found: &mut Findings,
+) {
     let env = |kind: ContainerKind, found: &mut Findings| -> Vec<Vec<EnvVar>> {
         let resolver = Resolver {
             source,
             pod,
+            allocatable,
             own: kind,
         };
         let spec = source.spec.iter();
@@ -76,6 +82,7 @@ pub(super) fn resolve(source: &v1::Pod, pod: &mut Pod, found: &mut Findings) {
 struct Resolver<'a> {
     source: &'a v1::Pod,
     pod: &'a Pod,
+    allocatable: Option<&'a ResourceList>,
     own: ContainerKind,
 }
 
@@ -341,12 +348,21 @@ impl Resolver<'_> {
                 return None;
             }
         };
-        match list.get(name).or_else(|| self.limit_of_pod(&from.resource)) {
+        // Nobody has more huge pages than its limit.
+        let has_default = from.resource.starts_with("limits.") && !is_huge_pages(name);
+        let own = list.get(name);
+        let amount = match has_default {
+            // 0 is none.
+            true => own
+                .filter(|it| !it.is_zero())
+                .or_else(|| self.default_limit(name))
+                .or(own),
+            false => own,
+        };
+        let is_of_node = has_default && self.pod.origin == PodOrigin::Manifest;
+        match amount {
             Some(amount) => Some(divided(amount, &divisor, name)),
-            None if from.resource.starts_with("limits.")
-                && self.pod.origin == PodOrigin::Manifest =>
-            {
-                // Kubelet falls back to the node's allocatable, which is no property of the pod.
+            None if is_of_node && self.allocatable.is_none() => {
                 let why = format!("container {} has no such limit", container.name);
                 found.invalid(format!("{path}.resource"), from.resource.as_str(), &why);
                 None
@@ -355,13 +371,13 @@ impl Resolver<'_> {
         }
     }
 
-    /// That of a container without one of its own, if `resource` is a limit (pkg/kubelet/kubelet_resources.go, v1.36:
-    /// `defaultPodLimitsForDownwardAPI`). 0 is none.
-    fn limit_of_pod(&self, resource: &str) -> Option<&Quantity> {
-        let name = resource.strip_prefix("limits.")?;
-        let limits = &self.pod.resources.as_ref()?.limits;
-        let limit = limits.get(name).filter(|it| !it.is_zero());
-        limit.filter(|_| matches!(name, "cpu" | "memory"))
+    /// That of a container without one of its own: its pod's, where 0 is none, or what the node has for pods
+    /// (pkg/kubelet/kubelet_resources.go, v1.36: `defaultPodLimitsForDownwardAPI`).
+    fn default_limit(&self, name: &str) -> Option<&Quantity> {
+        let of_pod = self.pod.resources.as_ref();
+        let of_pod = of_pod.and_then(|it| it.limits.get(name));
+        let of_pod = of_pod.filter(|it| !it.is_zero() && matches!(name, "cpu" | "memory"));
+        of_pod.or_else(|| self.allocatable?.get(name))
     }
 
     /// A container of the pod: the one named, else the one that holds the variable.

@@ -495,6 +495,40 @@ fn a_container_without_a_limit_of_its_own_has_that_of_its_pod_in_variables() {
 }
 
 #[test]
+fn a_container_without_any_limit_has_what_the_node_has_for_pods_in_variables() {
+    let amount = |it: &str| it.parse::<Quantity>().expect("a quantity");
+    let allocatable = ResourceList::from([
+        ("cpu".to_owned(), amount("3500m")),
+        ("memory".to_owned(), amount("1500Mi")),
+    ]);
+    for (resource, divisor, limits, value) in [
+        ("limits.cpu", "0", json!({}), "4"),
+        ("limits.cpu", "1m", json!({}), "3500"),
+        ("limits.cpu", "0", json!({"cpu": "2"}), "2"),
+        ("limits.cpu", "0", json!({"cpu": "0"}), "4"),
+        ("limits.memory", "1Mi", json!({}), "1500"),
+        ("limits.memory", "1Gi", json!({}), "2"),
+        // Of a disk whose size is not known.
+        ("limits.ephemeral-storage", "0", json!({}), "0"),
+        ("limits.hugepages-2Mi", "0", json!({}), "0"),
+        ("requests.memory", "0", json!({}), "0"),
+    ] {
+        let from = json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
+        let source = manifest(json!({"containers": [{
+            "name": "a",
+            "env": [{"name": "X", "valueFrom": from}],
+            "resources": {"limits": limits},
+        }]}));
+        let source: v1::Pod = serde_json::from_value(source).expect("a v1.Pod");
+        let pod = Pod::from_manifest(&source, Some(&allocatable));
+        let pod = pod.unwrap_or_else(|faults| panic!("{resource}: {faults:?}"));
+        let variable = &pod.containers[0].env[0];
+        assert_eq!(variable.value, value, "{resource} by {divisor}");
+        assert!(variable.is_of_resources, "{resource}");
+    }
+}
+
+#[test]
 fn what_is_not_honoured_is_a_warning() {
     let pod = good(json!({
         "activeDeadlineSeconds": 5,

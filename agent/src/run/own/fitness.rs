@@ -84,7 +84,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
 }
 
 /// The hands, and by what they place: with the CPUs that are online.
-fn settings(
+pub(super) fn settings(
     config: &Config,
     own: &OwnConfig,
     node: &Node,

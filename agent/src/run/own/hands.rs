@@ -13,6 +13,7 @@ use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::{NodeAllocatable, PID};
+use crate::decide::predicates;
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::{HugePages, NodeCapacity, is_swap_on};
@@ -343,6 +344,16 @@ impl Hands {
         let controller = Controller::Hugetlb.name();
         let dir = node.reader.dir(&self.plan.kubepods_path(), controller);
         dir.is_ok_and(|it| it.has(&file))
+    }
+
+    /// The node as the first pod finds it.
+    pub(super) fn node_without_pods(
+        &self,
+        node: &Node,
+        kubelet: &KubeletConfig,
+    ) -> predicates::Node {
+        let allocatable = &self.plan.allocatable;
+        predicates::Node::standalone(&node.name, allocatable, kubelet, node.capacity.n_cpus)
     }
 
     /// kubepods or a QoS cgroup.

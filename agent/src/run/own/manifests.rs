@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::Loop;
 use super::beginning::Beginning;
-use super::fitness::find_node;
+use super::fitness::{find_node, settings};
 use super::pods::{PodEntry, StatePaths};
 use super::start::resize_volumes;
 use crate::config::{Compat, Config, OwnConfig, PodsConfig};
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::PodState;
+use crate::decide::predicates;
 use crate::model::admission::{Admission, Refusal};
 use crate::model::check::ManifestFacts;
 use crate::model::container::{Deletion, DeletionReason};
@@ -22,16 +23,17 @@ use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::sources::manifests::{ManifestDirectory, ManifestFault, ManifestScan, PatientDirectory};
 use crate::sys::{Root, clock};
 
-/// The configured directory, which nobody has read yet.
+/// The configured directory, which nobody has read yet. `node`: as pods find it.
 pub(super) fn directory(
     config: &Config,
     own: &OwnConfig,
-    node_name: &str,
+    node: predicates::Node,
     beginning: Arc<Beginning>,
 ) -> ManifestDirectory {
     let PodsConfig::Manifests { manifest_directory } = &own.pods;
     ManifestDirectory::new(manifest_directory)
-        .with_node_name(node_name)
+        .with_node_name(node.name)
+        .with_allocatable(node.allocatable)
         .with_believed_status(own.compat == Compat::Kubelet)
         .with_pod_level_resources(config.kubelet.pod_level_resources)
         .with_witness(beginning)
@@ -40,14 +42,22 @@ pub(super) fn directory(
 /// For `ballast check`. `None`: the node cannot be read, which is told by itself.
 pub(in crate::run) fn find_manifests(config: &Config, own: &OwnConfig) -> Option<ManifestFacts> {
     let node = find_node(&Root::host(), config).ok()?;
-    Some(read_once(config, own, &node.name))
+    let node = match settings(config, own, &node) {
+        Ok((hands, _)) => hands.node_without_pods(&node, &config.kubelet),
+        // So is what is wrong with the configuration.
+        Err(_) => predicates::Node {
+            name: node.name,
+            ..predicates::Node::default()
+        },
+    };
+    Some(read_once(config, own, node))
 }
 
 /// What a start would take and refuse, without a start.
-fn read_once(config: &Config, own: &OwnConfig, node_name: &str) -> ManifestFacts {
+fn read_once(config: &Config, own: &OwnConfig, node: predicates::Node) -> ManifestFacts {
     let paths = StatePaths(config.state_directory.clone());
     let beginning = Arc::new(Beginning::of_nobody(&paths));
-    let directory = directory(config, own, node_name, beginning);
+    let directory = directory(config, own, node, beginning);
     // Nobody comes back for a reading that is late.
     let mut directory = PatientDirectory::new(directory, || {});
     let scan = directory.scan();
@@ -439,7 +449,10 @@ mod tests {
         let config = Config::from_yaml(&text, None, &[])
             .expect("no faults")
             .config;
-        let find = || read_once(&config, config.mode.own().expect("it is"), "node1");
+        let find = || {
+            let own = config.mode.own().expect("it is");
+            read_once(&config, own, predicates::Node::default())
+        };
         let pod = |name: &str, more: &str| {
             let text = format!(
                 "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{more}, containers: \

@@ -527,12 +527,8 @@ impl Loop {
     }
 
     fn node_without_pods(&self) -> predicates::Node {
-        predicates::Node::standalone(
-            &self.node.name,
-            &self.hands.plan.allocatable,
-            &self.config.kubelet,
-            self.node.capacity.n_cpus,
-        )
+        let kubelet = &self.config.kubelet;
+        self.hands.node_without_pods(&self.node, kubelet)
     }
 
     /// A plugin has said something in the admission of a pod.

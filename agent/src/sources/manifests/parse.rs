@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::node_requirements::named_ports;
-use crate::model::pod::{FieldFault, Pod, PodOrigin, fill_nulls, quote_quantities};
+use crate::model::pod::{FieldFault, Pod, fill_nulls, quote_quantities};
 
 /// Faults of one file, warnings of one pod, and fields of one warning: each is in the log and in the status, and nobody
 /// reads more. Arbitrary.
@@ -253,7 +253,7 @@ impl Parser<'_> {
         let leaves_out = self.reading.leaves_out_pod_resources;
         let spec = typed.spec.as_mut();
         let left_out = spec.and_then(|it| it.resources.take_if(|_| leaves_out));
-        match Pod::from_v1(&typed, PodOrigin::Manifest) {
+        match Pod::from_manifest(&typed, self.reading.allocatable.as_ref()) {
             Ok(mut pod) => {
                 if left_out.is_some() {
                     let message = "is ignored: the feature gate PodLevelResources is off";

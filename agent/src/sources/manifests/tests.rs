@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::parse::MAX_FINDINGS;
 use super::*;
 use crate::model::pod::QosClass;
+use crate::model::quantity::Quantity;
 use crate::sys::scratch::Scratch;
 use crate::sys::watch::DirWatch;
 
@@ -375,6 +376,29 @@ fn resources_of_a_pod_that_are_left_out_are_told() {
         "a.yaml: document 1: pod default/web: {field}: Invalid value: \"limits.memory\": container c has no such limit"
     );
     assert_eq!(faults(&left_out), [right]);
+}
+
+#[test]
+fn what_the_node_has_for_pods_is_in_variables_and_in_no_uid() {
+    let fixture = Fixture::new("allocatable");
+    let limit = "{resourceFieldRef: {resource: limits.cpu}}";
+    let env = format!(", env: [{{name: CPUS, valueFrom: {limit}}}]");
+    fixture.put("a.yaml", pod_with("one", &env));
+    fixture.put("b.yaml", pod_of_uid("two", &env));
+    let read = |cpus: &str| {
+        let cpus = cpus.parse::<Quantity>().expect("a quantity");
+        let allocatable = ResourceList::from([("cpu".to_owned(), cpus)]);
+        fixture.directory().with_allocatable(allocatable).scan()
+    };
+    let (small, large) = (read("2"), read("64"));
+    for (scan, cpus) in [(&small, "2"), (&large, "64")] {
+        assert_eq!(scan.faults, []);
+        assert_eq!(names(scan), ["one", "two"]);
+        let mut pods = scan.pods.values();
+        assert!(pods.all(|it| it.containers[0].env[0].value == cpus));
+    }
+    assert!(small.pods.keys().eq(large.pods.keys()));
+    assert_eq!(small.origins, large.origins, "each is the same definition");
 }
 
 #[test]
