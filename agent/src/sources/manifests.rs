@@ -133,6 +133,8 @@ pub struct ManifestScan {
 pub struct Origin {
     /// Its name in the directory.
     pub file: String,
+    /// How many pods of the file are before it.
+    pub place: usize,
     /// Of the definition, as written, where that names the UID: another one is still the same pod.
     pub digest: Option<String>,
 }
@@ -188,6 +190,8 @@ struct FileState {
 #[derive(Clone, Debug)]
 struct Definition {
     document: usize,
+    /// See [`Origin::place`].
+    place: usize,
     /// `None`: the UID is one of the definition.
     digest: Option<String>,
     /// The ports that it names, with their fields.
@@ -405,6 +409,7 @@ impl ManifestDirectory {
         for (rank, file, definition) in definitions {
             let Definition {
                 document,
+                place,
                 digest,
                 pod,
                 ..
@@ -438,6 +443,7 @@ impl ManifestDirectory {
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
             let origin = Origin {
                 file: file.clone(),
+                place: *place,
                 digest: digest.clone(),
             };
             scan.origins.insert(pod.uid.clone(), origin);

@@ -20,7 +20,9 @@ use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid, Redefinition};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
-use crate::sources::manifests::{ManifestDirectory, ManifestFault, ManifestScan, PatientDirectory};
+use crate::sources::manifests::{
+    ManifestDirectory, ManifestFault, ManifestScan, Origin, PatientDirectory,
+};
 use crate::sys::{Root, clock};
 
 /// The configured directory, which nobody has read yet. `node`: as pods find it.
@@ -109,6 +111,18 @@ fn is_over(entry: &PodEntry) -> bool {
         || matches!(entry.state.admission, Admission::Refused(_))
 }
 
+/// New pods in the order of their files, and of each file, with the times by which those of one priority have their turn.
+fn in_turn(
+    pods: BTreeMap<PodUid, Arc<Pod>>,
+    origins: &BTreeMap<PodUid, Origin>,
+    at: Duration,
+) -> Vec<(Arc<Pod>, WallTime)> {
+    let mut pods: Vec<Arc<Pod>> = pods.into_values().collect();
+    pods.sort_by_key(|pod| origins.get(&pod.uid).map(|it| (&it.file, it.place)));
+    let times = (0..).map(|n| WallTime::from_epoch(at.saturating_add(Duration::from_micros(n))));
+    pods.into_iter().zip(times).collect()
+}
+
 impl Loop {
     /// Reads the manifests and notes what changed.
     ///
@@ -174,8 +188,7 @@ impl Loop {
             self.redefine(&pod, digest, now);
         }
         let boot_id = self.boot_id();
-        for pod in wanted.into_values() {
-            let accepted_at = WallTime::from_epoch(clock::wall());
+        for (pod, accepted_at) in in_turn(wanted, &scan.origins, clock::wall()) {
             let mut state = PodState::new(Pod::clone(&pod), boot_id.clone(), accepted_at);
             if let Some(origin) = scan.origins.get(&state.pod.uid).cloned() {
                 state.manifest = Some(origin.file);
@@ -407,6 +420,7 @@ impl ManifestState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::testing;
     use crate::sys::scratch::Scratch;
 
     fn warning(field: &str, is_minor: bool) -> ManifestFault {
@@ -435,6 +449,30 @@ mod tests {
         assert_eq!(state.warn(&next), [in_full("d")]);
         assert_eq!(state.warnings, ["d", "a"].map(in_full));
         assert!(state.warn(&[]).is_empty() && state.warnings_of.is_empty());
+    }
+
+    #[test]
+    fn new_pods_have_their_turn_in_the_order_of_their_files() {
+        let new = [("d", "a.yaml", 0), ("b", "b.yaml", 0), ("a", "b.yaml", 1)];
+        let mut pods = BTreeMap::new();
+        let mut origins = BTreeMap::new();
+        for (uid, file, place) in new {
+            let mut pod = testing::pod("app {}");
+            pod.uid = PodUid(uid.to_owned());
+            let origin = Origin {
+                file: file.to_owned(),
+                place,
+                digest: None,
+            };
+            origins.insert(pod.uid.clone(), origin);
+            pods.insert(pod.uid.clone(), Arc::new(pod));
+        }
+        let at = Duration::from_secs(1);
+        let in_turn = in_turn(pods, &origins, at);
+        let uids: Vec<&str> = in_turn.iter().map(|(it, _)| it.uid.0.as_str()).collect();
+        assert_eq!(uids, new.map(|(uid, ..)| uid));
+        assert!(in_turn.is_sorted_by(|(_, one), (_, next)| one < next));
+        assert_eq!(in_turn[0].1, WallTime::from_epoch(at));
     }
 
     #[test]

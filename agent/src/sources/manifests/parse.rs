@@ -267,6 +267,7 @@ impl Parser<'_> {
                 }
                 self.found.pods.push(Definition {
                     document: place.document,
+                    place: self.n_pods - 1,
                     digest,
                     ports,
                     pod: Arc::new(pod),

@@ -242,6 +242,17 @@ fn many_documents_lists_and_json_make_pods() {
     );
     assert_eq!((scan.n_files, scan.is_complete), (6, true));
     assert!(scan.pods.values().all(|pod| pod.namespace == "default"));
+    let mut places: Vec<(&str, usize, &str)> = Vec::new();
+    for (uid, origin) in &scan.origins {
+        let name = scan.pods[uid].name.as_str();
+        places.push((origin.file.as_str(), origin.place, name));
+    }
+    places.sort_unstable();
+    let names: Vec<&str> = places.iter().map(|(.., name)| *name).collect();
+    assert_eq!(
+        names,
+        ["one", "two", "three", "four", "five", "six", "seven"]
+    );
 }
 
 /// As `kubectl get pod -o yaml` writes it of a pod that has run elsewhere.
