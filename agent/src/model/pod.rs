@@ -75,9 +75,26 @@ pub struct FieldFault {
     /// As `spec.containers[1].resources.limits.cpu`.
     pub path: String,
     pub message: String,
-    /// A warning of what makes no difference to what runs: other warnings come before it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_minor: bool,
+    /// Of a warning.
+    #[serde(default, skip_serializing_if = "Weight::is_usual")]
+    pub weight: Weight,
+}
+
+/// What a warning makes of what runs; the heaviest come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Weight {
+    /// A container does not start.
+    Stops,
+    #[default]
+    Differs,
+    /// No difference.
+    Minor,
+}
+
+impl Weight {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl FieldFault {
@@ -85,7 +102,7 @@ impl FieldFault {
         Self {
             path: path.into(),
             message: message.into(),
-            is_minor: false,
+            weight: Weight::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 pub use self::patient::PatientDirectory;
 use crate::model::pod::fields::Because;
 use crate::model::pod::node_requirements::Protocol;
-use crate::model::pod::{Pod, PodUid, ResourceList};
+use crate::model::pod::{Pod, PodUid, ResourceList, Weight};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
 use crate::sys::{FsError, Root, chain};
 
@@ -67,7 +67,7 @@ pub struct ManifestFault {
     /// No final dot. Lower case, but for a fault of a field: that begins as one of the API server.
     pub message: String,
     /// As of a [`FieldFault`](crate::model::pod::FieldFault).
-    pub is_minor: bool,
+    pub weight: Weight,
 }
 
 impl ManifestFault {
@@ -78,7 +78,7 @@ impl ManifestFault {
             pod: None,
             field: None,
             message: message.into(),
-            is_minor: false,
+            weight: Weight::default(),
         }
     }
 
@@ -432,7 +432,7 @@ impl ManifestDirectory {
                         pod: Some(name),
                         field: None,
                         message,
-                        is_minor: false,
+                        weight: Weight::default(),
                     });
                 }
                 continue;
@@ -504,7 +504,7 @@ fn shared_ports(directory: &Path, mut taken: Vec<(&String, &Definition)>) -> Vec
                 pod: Some(definition.pod.full_name()),
                 field: Some(field.clone()),
                 message: format!("pod {other} names {number} too: {}", Because::Network),
-                is_minor: true,
+                weight: Weight::Minor,
             });
         }
     }
@@ -678,7 +678,7 @@ impl FileState {
             pod: Some(it.pod.full_name()),
             field: None,
             message: "stays as it was before the fault".into(),
-            is_minor: false,
+            weight: Weight::default(),
         };
         self.warnings.extend(self.held.iter().map(warning));
     }

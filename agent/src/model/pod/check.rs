@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1;
 use super::convert::{ContainerKind, is_huge_pages, key_path};
 use super::findings::{Findings, NEGATIVE};
 use super::totals::is_pod_level_resource;
-use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource};
+use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource, Weight};
 use crate::model::device::is_extended_resource_name;
 use crate::model::quantity::Quantity;
 
@@ -213,7 +213,8 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
             Some(0) if container.run_as_non_root => {
                 found.invalid(user, 0, "is root, which runAsNonRoot forbids");
             }
-            None if container.run_as_non_root => found.warn(
+            None if container.run_as_non_root => found.weigh(
+                Weight::Stops,
                 user,
                 "is missing, so nothing can be started: runAsNonRoot forbids root, and the process runtime uses no \
                  images",
@@ -294,7 +295,8 @@ fn resources(own: &Resources, path: &str, found: &mut Findings) {
     if let Some(limit) = own.limits.get("memory")
         && (1..LEAST_MEMORY).contains(&limit.value())
     {
-        found.warn(
+        found.weigh(
+            Weight::Stops,
             key_path(&format!("{path}.limits"), "memory"),
             format!("`{limit}` bytes are less than any program needs, so nothing will start"),
         );

@@ -10,6 +10,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
+use super::Weight;
 use super::convert::{ContainerKind, key_path, lasting_containers};
 use super::findings::Findings;
 
@@ -448,11 +449,12 @@ fn programs(spec: &v1::PodSpec, found: &mut Findings) {
         if !is_none(&container.command) {
             continue;
         }
-        let instead = match is_none(&container.args) {
-            true => "nothing can be started",
-            false => "args[0] is the program",
+        let (weight, instead) = match is_none(&container.args) {
+            true => (Weight::Stops, "nothing can be started"),
+            false => (Weight::Differs, "args[0] is the program"),
         };
-        found.warn(
+        found.weigh(
+            weight,
             format!("{path}.command"),
             format!("is missing, so {instead}: {}", Because::Images),
         );

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::FieldFault;
+use super::{FieldFault, Weight};
 
 /// Of what must not be negative.
 pub(super) const NEGATIVE: &str = "must be greater than or equal to 0";
@@ -59,13 +59,23 @@ impl Findings {
     }
 
     pub(super) fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.warnings.push(FieldFault::new(path, message));
+        self.weigh(Weight::Differs, path, message);
     }
 
     /// A warning of what makes no difference to what runs.
     pub(super) fn note(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.weigh(Weight::Minor, path, message);
+    }
+
+    /// A warning.
+    pub(super) fn weigh(
+        &mut self,
+        weight: Weight,
+        path: impl Into<String>,
+        message: impl Into<String>,
+    ) {
         self.warnings.push(FieldFault {
-            is_minor: true,
+            weight,
             ..FieldFault::new(path, message)
         });
     }

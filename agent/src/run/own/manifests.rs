@@ -17,7 +17,7 @@ use crate::decide::predicates;
 use crate::model::admission::{Admission, Refusal};
 use crate::model::check::ManifestFacts;
 use crate::model::container::{Deletion, DeletionReason};
-use crate::model::pod::{Pod, PodUid, Redefinition};
+use crate::model::pod::{Pod, PodUid, Redefinition, Weight};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::sources::manifests::{
@@ -63,7 +63,8 @@ fn read_once(config: &Config, own: &OwnConfig, node: predicates::Node) -> Manife
     // Nobody comes back for a reading that is late.
     let mut directory = PatientDirectory::new(directory, || {});
     let scan = directory.scan();
-    let warnings = scan.warnings.iter().filter(|it| !it.is_minor);
+    let warnings = by_weight(&scan.warnings).into_iter();
+    let warnings = warnings.filter(|it| it.weight != Weight::Minor);
     ManifestFacts {
         directory: directory.path().to_owned(),
         n_pods: scan.pods.len(),
@@ -109,6 +110,13 @@ fn is_over(entry: &PodEntry) -> bool {
         || entry.state.phase.is_terminal()
         || entry.state.eviction.is_some()
         || matches!(entry.state.admission, Admission::Refused(_))
+}
+
+/// The heaviest first, those of one weight as they were.
+fn by_weight(warnings: &[ManifestFault]) -> Vec<&ManifestFault> {
+    let mut sorted: Vec<&ManifestFault> = warnings.iter().collect();
+    sorted.sort_by_key(|it| it.weight);
+    sorted
 }
 
 /// New pods in the order of their files, and of each file, with the times by which those of one priority have their turn.
@@ -403,9 +411,7 @@ impl ManifestState {
     fn warn(&mut self, warnings: &[ManifestFault]) -> Vec<String> {
         let told: BTreeSet<String> = std::mem::take(&mut self.warnings).into_iter().collect();
         self.warnings_of.clear();
-        let mut sorted: Vec<&ManifestFault> = warnings.iter().collect();
-        sorted.sort_by_key(|it| it.is_minor);
-        for it in sorted {
+        for it in by_weight(warnings) {
             self.warnings.push(it.to_string());
             if let Some(pod) = &it.pod {
                 let of_pod = self.warnings_of.entry(pod.clone()).or_default();
@@ -423,29 +429,34 @@ mod tests {
     use crate::decide::testing;
     use crate::sys::scratch::Scratch;
 
-    fn warning(field: &str, is_minor: bool) -> ManifestFault {
+    fn warning(field: &str, weight: Weight) -> ManifestFault {
         ManifestFault {
             file: "/m/a.yaml".into(),
             document: Some(1),
             pod: Some("default/web".to_owned()),
             field: Some(field.to_owned()),
             message: "is ignored".to_owned(),
-            is_minor,
+            weight,
         }
     }
 
     #[test]
-    fn what_makes_a_difference_to_what_runs_is_told_first_and_each_once() {
+    fn what_makes_the_most_of_what_runs_is_told_first_and_each_once() {
         let mut state = ManifestState::default();
-        let first = [warning("a", true), warning("b", false), warning("c", true)];
-        let told = ["b", "a", "c"];
+        let first = [
+            warning("a", Weight::Minor),
+            warning("b", Weight::Differs),
+            warning("c", Weight::Minor),
+            warning("e", Weight::Stops),
+        ];
+        let told = ["e", "b", "a", "c"];
         let in_full =
             |it: &str| format!("/m/a.yaml: document 1: pod default/web: {it}: is ignored");
         assert_eq!(state.warn(&first), told.map(in_full));
         assert_eq!(state.warnings, told.map(in_full));
         let of_field = told.map(|it| format!("{it}: is ignored"));
         assert_eq!(state.warnings_of["default/web"], of_field);
-        let next = [first[0].clone(), warning("d", false)];
+        let next = [first[0].clone(), warning("d", Weight::Differs)];
         assert_eq!(state.warn(&next), [in_full("d")]);
         assert_eq!(state.warnings, ["d", "a"].map(in_full));
         assert!(state.warn(&[]).is_empty() && state.warnings_of.is_empty());

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::node_requirements::named_ports;
-use crate::model::pod::{FieldFault, Pod, fill_nulls, quote_quantities};
+use crate::model::pod::{FieldFault, Pod, Weight, fill_nulls, quote_quantities};
 
 /// Faults of one file, warnings of one pod, and fields of one warning: each is in the log and in the status, and nobody
 /// reads more. Arbitrary.
@@ -245,7 +245,7 @@ impl Parser<'_> {
         if status.is_some_and(|it| !it.is_null() && it != Value::Object(Map::new())) {
             let message = "is ignored: only who runs a pod knows it";
             let fault = FieldFault {
-                is_minor: true,
+                weight: Weight::Minor,
                 ..FieldFault::new("status", message)
             };
             self.warn(place, name.as_ref(), &[fault]);
@@ -286,6 +286,8 @@ impl Parser<'_> {
     /// has dozens, among which nobody would see the one that matters.
     fn warn(&mut self, place: Place<'_>, pod: Option<&String>, faults: &[FieldFault]) {
         let mut rest: Vec<&FieldFault> = faults.iter().collect();
+        // Of too many the last are left out.
+        rest.sort_by_key(|it| it.weight != Weight::Stops);
         let n_before = self.found.warnings.len();
         while let Some(first) = rest.first().copied() {
             if self.found.warnings.len() - n_before == MAX_FINDINGS {
@@ -306,7 +308,7 @@ impl Parser<'_> {
             }
             let warning = self.finding(place, pod.cloned(), Some(fields), first.message.clone());
             self.found.warnings.push(ManifestFault {
-                is_minor: first.is_minor,
+                weight: first.weight,
                 ..warning
             });
             rest = others;
@@ -321,7 +323,7 @@ impl Parser<'_> {
         if metadata.deletion_timestamp.is_some() {
             let message = "is ignored: the pod runs for as long as its manifest is there";
             let fault = FieldFault {
-                is_minor: true,
+                weight: Weight::Minor,
                 ..FieldFault::new("metadata.deletionTimestamp", message)
             };
             self.warn(place, name, &[fault]);
@@ -378,7 +380,7 @@ impl Parser<'_> {
             pod: pod.map(abridged),
             field,
             message: abridged(message),
-            is_minor: false,
+            weight: Weight::default(),
         }
     }
 }

@@ -564,6 +564,22 @@ fn unknown_fields_warn_and_do_not_stop_the_pod() {
 }
 
 #[test]
+fn what_keeps_a_container_from_its_start_is_told_first() {
+    let fixture = Fixture::new("first");
+    let text = pod_with("one", ", livenessProbe: {exec: {command: [run]}}");
+    fixture.put("a.yaml", text.replace("command: [sleep], ", ""));
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    let told = scan.warnings.iter();
+    let told: Vec<_> = told.map(|it| (it.field.as_deref(), it.weight)).collect();
+    let right = [
+        (Some("spec.containers[0].command"), Weight::Stops),
+        (Some("spec.containers[0].livenessProbe"), Weight::Differs),
+    ];
+    assert_eq!(told, right);
+}
+
+#[test]
 fn what_is_told_of_several_fields_is_told_once() {
     let fixture = Fixture::new("several");
     let probe = "{exec: {command: [run]}}";

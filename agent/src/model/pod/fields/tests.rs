@@ -283,12 +283,12 @@ fn what_makes_no_difference_to_what_runs_is_minor() {
     let spec: v1::PodSpec = serde_json::from_value(spec).expect("a PodSpec");
     let mut found = Findings::default();
     judge(&BTreeMap::new(), &spec, &mut found);
-    let of = |is_minor: bool| -> Vec<&str> {
-        let all = found.warnings.iter().filter(|it| it.is_minor == is_minor);
+    let of = |weight: Weight| -> Vec<&str> {
+        let all = found.warnings.iter().filter(|it| it.weight == weight);
         all.map(|it| it.path.as_str()).collect()
     };
     assert_eq!(
-        of(true),
+        of(Weight::Minor),
         [
             "spec.containers[0].imagePullPolicy",
             "spec.containers[0].terminationMessagePath",
@@ -296,7 +296,7 @@ fn what_makes_no_difference_to_what_runs_is_minor() {
         ]
     );
     assert_eq!(
-        of(false),
+        of(Weight::Differs),
         [
             "spec.containers[0].livenessProbe",
             "spec.containers[0].securityContext.allowPrivilegeEscalation",
@@ -360,7 +360,7 @@ fn capabilities_that_are_added_are_minor_and_told_apart_from_those_that_are_drop
     let told: Vec<_> = found
         .warnings
         .iter()
-        .map(|it| (it.to_string(), it.is_minor))
+        .map(|it| (it.to_string(), it.weight))
         .collect();
     let of = |field: &str, because: Because| {
         format!("spec.containers[0].securityContext.capabilities.{field}: is ignored: {because}")
@@ -368,8 +368,8 @@ fn capabilities_that_are_added_are_minor_and_told_apart_from_those_that_are_drop
     assert_eq!(
         told,
         [
-            (of("add", Because::Capabilities), true),
-            (of("drop", Because::Isolation), false),
+            (of("add", Because::Capabilities), Weight::Minor),
+            (of("drop", Because::Isolation), Weight::Differs),
         ]
     );
 }
