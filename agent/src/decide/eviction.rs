@@ -16,6 +16,7 @@ pub mod hidden;
 pub mod layout;
 mod local_storage;
 pub mod message;
+pub mod met;
 pub mod pace;
 pub mod rank;
 pub mod reclaimable;

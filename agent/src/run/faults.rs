@@ -8,6 +8,8 @@ use super::serve::ServeError;
 use super::{RunError, check_config, own};
 use crate::config::{Draft, Fault, FieldPath, Loaded, Origins};
 use crate::decide::eviction::hidden::{Hidden, hidden_thresholds};
+use crate::decide::eviction::met::Met;
+use crate::model::eviction::StarvedResource;
 use crate::observe::http;
 use crate::sys::Root;
 
@@ -43,6 +45,10 @@ pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
         let field = FieldPath::of("kubelet.cpuManagerPolicy");
         warnings.push(located(field, message, &loaded.origins));
     }
+    if let Some(node) = node {
+        let met = own::met_at_start(&loaded.config, own_config, node);
+        warnings.extend(met.iter().map(|it| is_met(it, &loaded.origins)));
+    }
     if !kubelet.eviction_soft.is_empty() {
         let hidden = hidden_thresholds(kubelet, node.map(|it| &it.capacity));
         warnings.extend(hidden.iter().map(|it| without_effect(it, &loaded.origins)));
@@ -56,6 +62,27 @@ fn without_effect(Hidden { signal, soft, hard }: &Hidden, origins: &Origins) -> 
         "{soft} has no effect: evictionHard of {hard} is met no later, and gives no grace; right would be more than that"
     );
     located(field, message, origins)
+}
+
+fn is_met(met: &Met, origins: &Origins) -> String {
+    let Met { signal, text, .. } = met;
+    let amount = |it: i64| match signal.resource() {
+        StarvedResource::Memory | StarvedResource::EphemeralStorage => {
+            format!("{} MiB", it >> 20)
+        }
+        StarvedResource::Inodes | StarvedResource::Pids => it.to_string(),
+    };
+    let [available, capacity] = [met.observation.available, met.observation.capacity].map(amount);
+    let message = match met.is_always {
+        true => format!(
+            "{text} is met at any time, as the node has no more than {capacity}: its pods are evicted; right would be less"
+        ),
+        false => format!(
+            "{text} is met as the node is, with {available} of {capacity} available: its pods are evicted until there is more"
+        ),
+    };
+    let field = FieldPath::of("kubelet").field(met.field);
+    located(field.field(signal.as_str()), message, origins)
 }
 
 /// A line that names the file which sets the field.
@@ -175,6 +202,7 @@ mod tests {
     use crate::config::Config;
     use crate::decide::placement::managers::PlacementError;
     use crate::decide::placement::memory::MemoryConfigError;
+    use crate::model::eviction::{Observation, Signal};
     use crate::run::own::SettingError;
 
     const KUBELET_FILE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
@@ -271,6 +299,48 @@ mod tests {
                  later, and gives no grace; right would be more than that"
             ]
         );
+    }
+
+    #[test]
+    fn a_threshold_that_is_met_at_once_is_told_of_the_file_that_sets_it() {
+        let file = KUBELET_FILE.to_owned()
+            + "evictionHard: {memory.available: 97%, pid.available: 40000}\n";
+        let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+                    kubeletConfigFile: /k/config.yaml\n";
+        let file = Some((Path::new("/k/config.yaml"), file.as_str()));
+        let loaded = Config::from_yaml(text, file, &[]).expect("no faults");
+        let observation = |available, capacity| Observation {
+            available,
+            capacity,
+            at: None,
+        };
+        for (signal, text, is_always, observation, right) in [
+            (
+                Signal::PidAvailable,
+                "40000",
+                true,
+                observation(32_000, 32_768),
+                "/k/config.yaml: evictionHard[\"pid.available\"]: 40000 is met at any time, as the node has no more than \
+                 32768: its pods are evicted; right would be less",
+            ),
+            (
+                Signal::MemoryAvailable,
+                "97%",
+                false,
+                observation(900 << 20, 1 << 30),
+                "/k/config.yaml: evictionHard[\"memory.available\"]: 97% is met as the node is, with 900 MiB of 1024 MiB \
+                 available: its pods are evicted until there is more",
+            ),
+        ] {
+            let met = Met {
+                signal,
+                field: "evictionHard",
+                text: text.to_owned(),
+                is_always,
+                observation,
+            };
+            assert_eq!(is_met(&met, &loaded.origins), right);
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ use self::event::{Event, Receiver, Sender};
 use self::files::Files;
 use self::first_processes::{FirstProcesses, tell_loop};
 use self::fitness::Fit;
-pub(super) use self::fitness::{apart, check_config, find_node, isolated_at_start};
+pub(super) use self::fitness::{apart, check_config, find_node, isolated_at_start, met_at_start};
 pub(super) use self::hands::SettingError;
 use self::hands::{DeviceControl, Hands};
 use self::logs::LogKeeper;

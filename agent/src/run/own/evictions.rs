@@ -35,7 +35,7 @@ use crate::sys::patience::Patience;
 use crate::sys::{FsError, Root, clock};
 
 /// The thread that decides waits this long for a disk in each pass: a leak of 2 GB/s gets 40 MB.
-const DISK_TIME: Duration = Duration::from_millis(20);
+pub(super) const DISK_TIME: Duration = Duration::from_millis(20);
 
 /// Why there is no watcher.
 #[derive(Debug, thiserror::Error)]

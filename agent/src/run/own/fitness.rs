@@ -2,20 +2,28 @@
 //! `ballast check`, and for `ballast run` before it makes its first directory.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::evictions::DISK_TIME;
 use super::hands::{self, Hands, SettingError};
 use super::isolated;
 use super::placement::Placement;
 use super::pods::PODS;
 use super::system_cpus::while_online;
 use crate::config::{Config, OwnConfig, PodsConfig};
+use crate::decide::eviction::met::{Met, met_thresholds};
+use crate::decide::eviction::signals::observations;
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::cgroup_path::CgroupPath;
+use crate::model::eviction::{MemoryMethod, NodeReading};
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
 use crate::runtime::{logs, process};
-use crate::sys::{FsError, Root};
+use crate::sources::node_reading::NodeReader;
+use crate::sys::filesystem::FilesystemProbe;
+use crate::sys::patience::Patience;
+use crate::sys::{FsError, Root, clock};
 
 /// For `ballast check`.
 pub(in crate::run) fn check_config(config: &Config, own: &OwnConfig) -> Result<(), RunError> {
@@ -31,6 +39,33 @@ pub(in crate::run) fn isolated_at_start(
     let (_, settings) = settings(config, own, node).ok()?;
     let cpu = Managers::new(&settings).ok()?.cpu?;
     isolated::shared(cpu.common(), &node.topology.isolated)
+}
+
+/// Thresholds that the node meets as it is. Empty also where it cannot be read.
+pub(in crate::run) fn met_at_start(config: &Config, own: &OwnConfig, node: &Node) -> Vec<Met> {
+    let Some(now) = reading(config, node) else {
+        return Vec::new();
+    };
+    let method = match own.eviction.memory_method {
+        MemoryMethod::WorkingSet => MemoryMethod::WorkingSet,
+        // One reading alone is too little for the estimate.
+        MemoryMethod::Least | MemoryMethod::Estimate | MemoryMethod::Meminfo => {
+            MemoryMethod::Meminfo
+        }
+    };
+    let now = observations(&now, None, method, own.compat);
+    met_thresholds(&config.kubelet, &now)
+}
+
+fn reading(config: &Config, node: &Node) -> Option<NodeReading> {
+    let root = Root::host();
+    let (there, _) = directories::nearest(&root, &config.state_directory).ok()?;
+    let patience = Patience::start(DISK_TIME).ok()?;
+    let nodefs = FilesystemProbe::new(&root, &there, &patience);
+    let trees = Arc::clone(node.reader.trees());
+    let page_size = node.identity.page_size.0;
+    let mut reader = NodeReader::open(&root, trees, None, nodefs, page_size).ok()?;
+    Some(reader.read(clock::boottime()))
 }
 
 /// What a start goes on with.
