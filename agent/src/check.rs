@@ -3,12 +3,14 @@
 //! In: a [`FactSheet`], the configuration, what became of the eBPF programs. Out: a
 //! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
 //! cgroup version, so that two reports can be compared line by line; locked memory has an item only
-//! where it counts and is limited, and manifests have one where they were read. A fact that is not
-//! known is said to be unknown, and never fatal.
+//! where it counts and is limited, sockets below `kubeletDirectory` where their paths are too long,
+//! and manifests have one where they were read. A fact that is not known is said to be unknown, and
+//! never fatal.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use crate::config::{Config, Mode, ObservedRuntime, OwnConfig};
+use crate::config::{Config, LONGEST_SOCKET_PATH, Mode, ObservedRuntime, OwnConfig};
 use crate::model::api_server::PodsFrom;
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
@@ -17,6 +19,7 @@ use crate::model::check::{
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
+use crate::model::kubelet_state::{DEVICE_PLUGINS_SOCKET, POD_RESOURCES_SOCKET};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
 use crate::model::quantity::Quantity;
 use crate::model::status::KubeletStatus;
@@ -67,6 +70,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             memory_thresholds(facts, config, own),
             reserved_cgroups(facts),
         ]);
+        items.extend(kubelet_sockets(own));
         items.extend(facts.manifests.as_ref().map(manifests));
         items.extend(state_directory(facts));
     }
@@ -427,6 +431,29 @@ fn reserved_cgroups(facts: &FactSheet) -> CheckItem {
         true => CheckItem::ok(NAME, "none are limited"),
         false => CheckItem::ok(NAME, join(facts.reserved_cgroups.iter().map(|it| &it.path))),
     }
+}
+
+/// Those that others look for below `kubeletDirectory`, if no address has room for them. A start does without.
+fn kubelet_sockets(own: &OwnConfig) -> Option<CheckItem> {
+    const NAME: &str = "kubelet-sockets";
+    let sockets = [
+        (DEVICE_PLUGINS_SOCKET, "no device plugin can register"),
+        (POD_RESOURCES_SOCKET, "pod resources cannot be asked for"),
+    ];
+    let sockets = sockets.map(|(name, loss)| (own.kubelet_directory.join(name), loss));
+    let is_long = |path: &Path| path.as_os_str().len() > LONGEST_SOCKET_PATH;
+    let long = sockets.iter().filter(|(path, _)| is_long(path));
+    let (paths, losses): (Vec<_>, Vec<_>) =
+        long.map(|(path, loss)| (path.display(), *loss)).unzip();
+    if paths.is_empty() {
+        return None;
+    }
+    let found = format!(
+        "{}: longer than the {LONGEST_SOCKET_PATH} bytes of a socket address",
+        join(paths)
+    );
+    let item = CheckItem::degraded(NAME, found, losses.join(", and "));
+    Some(item.with_remedy("a kubeletDirectory with a shorter path"))
 }
 
 /// No agent waits for them to be mended, so none of it is fatal.

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+pub(crate) use agent::LONGEST_SOCKET_PATH;
 pub use checked::*;
 pub use edgecore::{DEFAULT_EDGECORE_FILE, EdgeCore};
 pub use fault::{ConfigError, Fault, FieldPath};

@@ -210,6 +210,26 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 }
 
 #[test]
+fn sockets_that_are_too_far_down_to_be_bound_are_told() {
+    let told = |n_bytes: usize| {
+        let directory = format!("kubeletDirectory: /{}", "d".repeat(n_bytes - 1));
+        let report = report(&good(), &config(OWN, &directory), &[]);
+        let mut items = report.items.into_iter();
+        items.find(|it| it.name == "kubelet-sockets")
+    };
+    assert_eq!(told(79), None);
+    let (plugins, resources) = (
+        "no device plugin can register",
+        "pod resources cannot be asked for",
+    );
+    let item = told(80).unwrap();
+    assert_eq!(item.level, CheckLevel::Degraded);
+    assert_eq!(item.consequence.as_deref(), Some(plugins));
+    let both = format!("{plugins}, and {resources}");
+    assert_eq!(told(81).unwrap().consequence, Some(both));
+}
+
+#[test]
 fn pods_in_the_trees_of_both_drivers_are_told() {
     let take = |it: &mut FactSheet| {
         it.pod_cgroups = Some(PodCgroups::Found {

@@ -32,7 +32,7 @@ const STATS_INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Durat
 /// Below the usual mount point of the bpffs.
 const DEFAULT_PIN_DIRECTORY: &str = "/sys/fs/bpf/ballast";
 /// `sun_path` has 108 bytes, the last one a NUL (unix(7)).
-const LONGEST_SOCKET_PATH: usize = 107;
+pub(crate) const LONGEST_SOCKET_PATH: usize = 107;
 
 /// A [`Config`] that still lacks its kubelet part.
 pub(super) struct Agent {

@@ -27,6 +27,10 @@ pub const CPU_FILE: &str = "cpu_manager_state";
 pub const MEMORY_FILE: &str = "memory_manager_state";
 /// In kubelet's root directory.
 pub const DEVICE_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
+/// Device plugins register there, in kubelet's root directory.
+pub const DEVICE_PLUGINS_SOCKET: &str = "device-plugins/kubelet.sock";
+/// In kubelet's root directory.
+pub const POD_RESOURCES_SOCKET: &str = "pod-resources/kubelet.sock";
 
 /// Whether feature gate `PodLevelResourceManagers` is on, which gives the files of CPUs and memory a
 /// place for what belongs to a pod as a whole: v3 and v2 of the formats, v2 and v1 without. Files of 1.37 have that place

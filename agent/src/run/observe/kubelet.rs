@@ -22,6 +22,7 @@ use crate::cri;
 use crate::model::api_server::ToldSettings;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
+use crate::model::kubelet_state::POD_RESOURCES_SOCKET;
 use crate::model::status::KubeletStatus;
 use crate::model::time::WallTime;
 use crate::sources::cgroupfs::CgroupReader;
@@ -241,7 +242,7 @@ impl Kubelet {
 
     /// Where it serves the pod resources API (pkg/kubelet/kubelet_getters.go, v1.36: `getPodResourcesDir`).
     pub(super) fn pod_resources(&self, root: &Root) -> Result<OwnedFd, FsError> {
-        let socket = self.root_directory.join("pod-resources/kubelet.sock");
+        let socket = self.root_directory.join(POD_RESOURCES_SOCKET);
         self.files(root)?.socket(&socket)
     }
 

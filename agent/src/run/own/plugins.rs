@@ -16,6 +16,7 @@ use crate::device_plugin::{
 };
 use crate::model::device::{ContainerDevices, ContainerResponse};
 use crate::model::device_access::AllocatedDevice;
+use crate::model::kubelet_state::POD_RESOURCES_SOCKET;
 use crate::model::pod::PodUid;
 use crate::observe::{chain, pod_resources};
 use crate::run::serve::Server;
@@ -41,10 +42,7 @@ pub(super) struct PreStart {
 impl Loop {
     /// Serves the pod resources API from now on. Others can do without it, and are told.
     pub(super) fn serve_pod_resources(&mut self, server: &Server) {
-        let path = self
-            .own
-            .kubelet_directory
-            .join("pod-resources/kubelet.sock");
+        let path = self.own.kubelet_directory.join(POD_RESOURCES_SOCKET);
         let _entered = server.tokio().enter();
         let resources = self.resources.subscribe();
         let metrics = self.metrics.clone();
