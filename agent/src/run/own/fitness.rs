@@ -77,13 +77,8 @@ pub(super) struct Fit {
 
 /// See the module.
 pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit, RunError> {
-    let PodsConfig::Manifests { manifest_directory } = &own.pods;
-    let more: [(&str, &Path); 2] = [
-        ("kubeletDirectory", &own.kubelet_directory),
-        ("pods.manifestDirectory", manifest_directory),
-    ];
     let made = [PODS, process::RECORDS];
-    let mut faults = directories::faults(root, config, &more, &made);
+    let mut faults = directories::faults(root, config, &directories_of(own), &made);
     faults.extend(check_apart(root, config, own).err());
     faults.extend(serve::faults(&config.metrics));
     let node = find_node(root, config);
@@ -116,6 +111,18 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         hands,
         placement,
     })
+}
+
+/// Those that this mode alone has, each with its field.
+fn directories_of(own: &OwnConfig) -> Vec<(&'static str, &Path)> {
+    let PodsConfig::Manifests { manifest_directory } = &own.pods;
+    let mut all = vec![
+        ("kubeletDirectory", own.kubelet_directory.as_path()),
+        ("pods.manifestDirectory", manifest_directory.as_path()),
+    ];
+    let record = own.eviction.record.as_ref();
+    all.extend(record.map(|it| ("eviction.record.directory", it.directory.as_path())));
+    all
 }
 
 /// The hands, and by what they place: with the CPUs that are online.
@@ -190,5 +197,33 @@ fn check_apart(root: &Root, config: &Config, own: &OwnConfig) -> Result<(), RunE
             Err(RunError::Nested { state, manifests })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn a_file_is_no_directory_for_recordings() {
+        let base = Scratch::new("fitness");
+        let file = base.write("file", "");
+        let text = format!(
+            "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             stateDirectory: {0}/state\nsocket: {0}/agent.sock\nbpf: {{pinDirectory: {0}/pins}}\n\
+             kubeletDirectory: {0}/kubelet\npods: {{manifestDirectory: {0}/manifests}}\n\
+             eviction: {{record: {{directory: {0}/file/below}}}}\n",
+            base.directory().display(),
+        );
+        let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
+        let own = loaded.config.mode.own().expect("it is");
+        let faults = directories::faults(&Root::host(), &loaded.config, &directories_of(own), &[]);
+        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let right = format!(
+            "eviction.record.directory: {} is no directory",
+            file.display()
+        );
+        assert_eq!(told, [right]);
     }
 }
