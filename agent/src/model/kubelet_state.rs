@@ -27,6 +27,8 @@ pub const CPU_FILE: &str = "cpu_manager_state";
 pub const MEMORY_FILE: &str = "memory_manager_state";
 /// In kubelet's root directory.
 pub const DEVICE_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
+/// In kubelet's root directory.
+pub const DEVICE_PLUGINS: &str = "device-plugins";
 /// Device plugins register there, in kubelet's root directory.
 pub const DEVICE_PLUGINS_SOCKET: &str = "device-plugins/kubelet.sock";
 /// In kubelet's root directory.

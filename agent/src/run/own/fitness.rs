@@ -16,6 +16,7 @@ use crate::decide::eviction::signals::observations;
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{MemoryMethod, NodeReading};
+use crate::model::kubelet_state::DEVICE_PLUGINS;
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
@@ -23,7 +24,7 @@ use crate::runtime::{logs, process};
 use crate::sources::node_reading::NodeReader;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
-use crate::sys::{FsError, Root, clock};
+use crate::sys::{Root, clock};
 
 /// For `ballast check`.
 pub(in crate::run) fn check_config(config: &Config, own: &OwnConfig) -> Result<(), RunError> {
@@ -80,6 +81,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let made = [PODS, process::RECORDS];
     let mut faults = directories::faults(root, config, &directories_of(own), &made);
     faults.extend(check_apart(root, config, own).err());
+    faults.extend(among_plugins(root, config, own));
     faults.extend(serve::faults(&config.metrics));
     let node = find_node(root, config);
     let cgroup_root = config.kubelet.cgroup_root_path();
@@ -185,19 +187,32 @@ pub(in crate::run) fn apart(root: &Root, config: &Config) -> Vec<PathBuf> {
 /// The agent renames and removes what is its own.
 fn check_apart(root: &Root, config: &Config, own: &OwnConfig) -> Result<(), RunError> {
     let PodsConfig::Manifests { manifest_directory } = &own.pods;
-    let settled = |path: &Path| -> Result<PathBuf, FsError> {
-        let (there, rest) = directories::nearest(root, path)?;
-        Ok(root.canonical(there)?.join(rest))
-    };
-    let state = settled(&config.state_directory);
-    match (state, settled(manifest_directory)) {
-        (Ok(state), Ok(manifests))
+    let state = settled(root, &config.state_directory);
+    match (state, settled(root, manifest_directory)) {
+        (Some(state), Some(manifests))
             if state.starts_with(&manifests) || manifests.starts_with(&state) =>
         {
             Err(RunError::Nested { state, manifests })
         }
         _ => Ok(()),
     }
+}
+
+/// A start removes every socket in the directory of device plugins, after it has made its own.
+fn among_plugins(root: &Root, config: &Config, own: &OwnConfig) -> Option<RunError> {
+    let plugins = settled(root, &own.kubelet_directory.join(DEVICE_PLUGINS))?;
+    let is_there = settled(root, config.socket.parent()?)? == plugins;
+    is_there.then(|| RunError::InTheWay {
+        field: "kubeletDirectory",
+        what: "the sockets of device plugins, all of which a start removes",
+        path: config.socket.clone(),
+    })
+}
+
+/// Where a path leads, as far as it is there. `None`: nobody can say.
+fn settled(root: &Root, path: &Path) -> Option<PathBuf> {
+    let (there, rest) = directories::nearest(root, path).ok()?;
+    Some(root.canonical(there).ok()?.join(rest))
 }
 
 #[cfg(test)]
@@ -225,5 +240,40 @@ mod tests {
             file.display()
         );
         assert_eq!(told, [right]);
+    }
+
+    #[test]
+    fn the_socket_is_kept_apart_from_those_of_device_plugins() {
+        let base = Scratch::new("fitness");
+        let link = base.link("link", ".");
+        let found = |socket: &Path| {
+            let text = format!(
+                "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+                 kubeletDirectory: {}\nsocket: {}\n",
+                base.directory().display(),
+                socket.display(),
+            );
+            let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
+            let own = loaded.config.mode.own().expect("it is");
+            let fault = among_plugins(&Root::host(), &loaded.config, own)?;
+            Some(fault.to_string())
+        };
+        for name in [
+            "agent.sock",
+            "pod-resources/agent.sock",
+            "device-plugins/a/agent.sock",
+        ] {
+            assert_eq!(found(&base.path(name)), None, "{name}");
+        }
+        for name in ["device-plugins/agent.sock", "device-plugins/kubelet.sock"] {
+            for socket in [base.path(name), link.join(name)] {
+                let right = format!(
+                    "socket: {} is where kubeletDirectory has the sockets of device plugins, all of which a start removes; \
+                     right would be a path of its own",
+                    socket.display()
+                );
+                assert_eq!(found(&socket), Some(right));
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::device_plugin::{
 };
 use crate::model::device::{ContainerDevices, ContainerResponse};
 use crate::model::device_access::AllocatedDevice;
-use crate::model::kubelet_state::POD_RESOURCES_SOCKET;
+use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
 use crate::model::pod::PodUid;
 use crate::observe::{chain, pod_resources};
 use crate::run::serve::Server;
@@ -56,7 +56,7 @@ impl Loop {
     pub(super) fn serve_plugins(&mut self, tokio: &Handle, to_loop: Sender) {
         let directory = &self.own.kubelet_directory;
         let config = DevicePluginsConfig {
-            directory: directory.join("device-plugins"),
+            directory: directory.join(DEVICE_PLUGINS),
             registry_directory: Some(directory.join("plugins_registry")),
             deadlines: Deadlines::default(),
         };
