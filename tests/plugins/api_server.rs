@@ -462,15 +462,17 @@ fn one_that_has_too_much_to_do_is_asked_when_it_says() -> Result<()> {
     };
     server.refuse_events("busy", busy());
     let (n_connections, began) = (server.n_connections(), Instant::now());
-    let is_after = |it: &Outcome, right: Duration| matches!(it, Outcome::Failed { after, .. } if *after == right);
-    // It may be the limit of one namespace.
+    // It may be the limit of one namespace, for all nodes.
     let refused = heard.outcome(&watching, write("busy"))?;
-    ensure!(is_after(&refused, AFTER), "{refused:?}");
+    ensure!(
+        matches!(refused, Outcome::Failed { after, .. } if (AFTER..=AFTER * 3).contains(&after)),
+        "{refused:?}"
+    );
     ensure!(began.elapsed() < AFTER, "{began:?}");
     ensure!(heard.events_fault.is_none(), "others are taken");
     let refused = heard.outcome(&watching, write("busy"))?;
     ensure!(
-        is_after(&refused, Duration::ZERO),
+        matches!(refused, Outcome::Failed { after, .. } if after.is_zero()),
         "it was waited for: {refused:?}"
     );
     ensure!(began.elapsed() >= AFTER, "{began:?}");

@@ -51,6 +51,10 @@ const LONGEST_NAME: usize = 253;
 /// (staging/src/k8s.io/api/core/v1/types.go, `NamespaceTerminatingCause`).
 const TERMINATING: &str = "NamespaceTerminating";
 
+/// Who is told to wait with an Event waits up to so much longer. All agents of a cluster may be told so at one moment,
+/// and to wait for as long.
+const SPREAD: Duration = Duration::from_secs(10);
+
 /// The largest Event in an answer, bytes. The API server takes none whose message has more than a kilobyte.
 const LARGEST_EVENT: usize = 1 << 20;
 
@@ -140,6 +144,7 @@ impl Writer {
                     self.leave_connection(code).await;
                     let had_written = std::mem::take(&mut self.has_written);
                     if may_be_of_one && had_written {
+                        let after = spread(after);
                         Outcome::Failed { why, after }
                     } else {
                         self.set_fault(Some(why.clone()));
@@ -313,6 +318,14 @@ impl Writer {
         let what = (verb, ApiResource::Events);
         let asking = ask::object(to, question, LARGEST_EVENT);
         asked(&self.sink, what, ANSWER, asking).await
+    }
+}
+
+/// Zero: nobody has asked for it, as where an answer is late, and all have times of their own.
+fn spread(after: Duration) -> Duration {
+    match after.is_zero() {
+        true => after,
+        false => after + clock::random_part(SPREAD),
     }
 }
 
@@ -547,6 +560,20 @@ mod tests {
                 false => "unanswered",
             },
         }
+    }
+
+    /// One API server says the same to all agents.
+    #[test]
+    fn no_event_waits_for_less_than_was_asked_for_nor_do_all_for_as_long() {
+        let asked = Duration::from_secs(60);
+        let waits: Vec<_> = (0..1000).map(|_| spread(asked)).collect();
+        let (shortest, longest) = (waits.iter().min(), waits.iter().max());
+        assert!(shortest >= Some(&asked), "{shortest:?}");
+        assert!(shortest < Some(&(asked + SPREAD / 4)), "{shortest:?}");
+        assert!(longest > Some(&(asked + SPREAD / 4 * 3)), "{longest:?}");
+        assert!(longest <= Some(&(asked + SPREAD)), "{longest:?}");
+        let unasked: Vec<_> = (0..1000).map(|_| spread(Duration::ZERO)).collect();
+        assert!(unasked.iter().all(Duration::is_zero), "{unasked:?}");
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub enum Outcome {
     /// Not now.
     Failed {
         why: String,
-        /// Not to be tried again before, if the API server says so.
+        /// Not to be tried again before: what the API server asks for, and a random time besides.
         after: Duration,
     },
 }
