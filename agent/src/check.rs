@@ -4,8 +4,8 @@
 //! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
 //! cgroup version, so that two reports can be compared line by line; locked memory has an item only
 //! where it counts and is limited, sockets below `kubeletDirectory` where their paths are too long,
-//! and manifests have one where they were read. A fact that is not known is said to be unknown, and
-//! never fatal.
+//! manifests where they were read, and the clock where the API server has told its own. A fact that is not
+//! known is said to be unknown, and never fatal.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -52,6 +52,10 @@ pub const SWAP: &str = "swap";
 const NO_THRESHOLDS: &str = "the thresholds of eviction that are shown are kubelet's defaults: neither \
                                  kubeletConfigFile nor kubelet.evictionHard is set";
 
+/// So many seconds from the clock of the API server are nothing to tell of: its answers have whole ones, and an Event
+/// takes some time to be written too.
+const CLOCKS_APART: u64 = 5;
+
 /// Judges a node. `programs` is empty where no program was tried.
 pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> CheckReport {
     let own = config.mode.own();
@@ -82,6 +86,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             thresholds(facts, config),
             wakers(facts),
         ]);
+        items.extend(clock(facts));
     }
     items.extend([
         block_io(facts),
@@ -639,6 +644,33 @@ fn workloads_from(name: &'static str, facts: &ApiServerFacts) -> CheckItem {
         )
         .with_remedy("let it create and patch events, or set kubernetes.events.enabled to false"),
     }
+}
+
+/// Events have the times of the node, and are read beside those of others.
+fn clock(facts: &FactSheet) -> Option<CheckItem> {
+    const NAME: &str = "clock";
+    let Some(WorkloadFacts::ApiServer(facts)) = &facts.workloads else {
+        return None;
+    };
+    let ahead = facts.seconds_ahead?;
+    let apart = ahead.unsigned_abs();
+    if apart <= CLOCKS_APART {
+        let found = format!("that of the API server, to {CLOCKS_APART} s");
+        return Some(CheckItem::ok(NAME, found));
+    }
+    let (way, consequence) = match ahead > 0 {
+        true => (
+            "ahead of",
+            "kubectl shows <invalid> as the age of new Events, and sorts them behind later ones",
+        ),
+        false => (
+            "behind",
+            "kubectl shows Events as older than they are, and sorts them before earlier ones",
+        ),
+    };
+    let found = format!("{apart} s {way} that of the API server");
+    let item = CheckItem::degraded(NAME, found, consequence);
+    Some(item.with_remedy("set the clocks of both by NTP"))
 }
 
 fn thresholds(facts: &FactSheet, config: &Config) -> CheckItem {

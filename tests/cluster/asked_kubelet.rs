@@ -136,6 +136,8 @@ fn kubelet_tells_whose_the_pods_of_its_node_are() -> Result<()> {
     let report = String::from_utf8(report.stdout)?;
     let known = format!("on {FROM}, known by a certificate in its own files");
     ensure!(report.contains(&known), "{report}");
+    let near = "that of the API server, to 5 s";
+    ensure!(report.contains(near), "it takes Events: {report}");
 
     restart("kubelet")?;
     for _ in 0..50 {

@@ -579,6 +579,21 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
 }
 
 #[test]
+fn how_far_its_clock_is_from_that_of_the_node_is_known_by_its_answers() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let kubeconfig = Kubeconfig::new("clock", &server)?;
+    let probed = probe(&kubeconfig.settings(), no_kubelet())?;
+    ensure!(
+        probed.seconds_ahead.is_none(),
+        "it has not said: {probed:?}"
+    );
+    server.date("Wed, 21 Oct 2015 07:28:00 GMT");
+    let probed = probe(&kubeconfig.settings(), no_kubelet())?;
+    ensure!(probed.seconds_ahead > Some(7 << 25), "years: {probed:?}");
+    Ok(())
+}
+
+#[test]
 fn one_that_never_answers_holds_up_nobody() -> Result<()> {
     let (_server, _kubeconfig, watching, mut heard) = scene("silent", Manner::Silent, &[])?;
     heard.wait("it is said", |it| !it.fault().is_empty())?;

@@ -101,6 +101,8 @@ struct Inner {
     refusal: Option<Answer>,
     /// Who says something else in the header `Authorization` is refused.
     authorization: Option<String>,
+    /// Of its answers to what one may.
+    date: Option<&'static str>,
     n_writes: usize,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
@@ -289,6 +291,11 @@ impl FakeApiServer {
         self.state.lock().authorization = Some(authorization.to_owned());
     }
 
+    /// From now on answers to what one may have this date.
+    pub fn date(&self, date: &'static str) {
+        self.state.lock().date = Some(date);
+    }
+
     /// As after an hour.
     pub fn forget_events(&self) {
         self.state.lock().kept.clear();
@@ -434,7 +441,9 @@ impl State {
                     "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                     "spec": {}, "status": {"allowed": manner != Manner::ForbidsEvents || !is_of_events},
                 });
-                write_whole(to, 201, &answer)
+                let mut answer = Answer::new(201, answer);
+                answer.header = self.lock().date.map(|it| ("Date", it));
+                write_answer(to, &answer)
             }
             _ if path.contains("/events") => self.write_event(method, path, body, manner, to),
             _ if path != PODS && path != OF_KUBELET => {

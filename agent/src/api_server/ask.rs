@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use hyper::header::{DATE, HeaderMap, LOCATION, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode, Uri};
+use jiff::fmt::rfc2822::DateTimeParser;
 use kube_core::{Status, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -149,9 +150,27 @@ pub(super) async fn object<T: DeserializeOwned>(
     question: Question,
     largest: usize,
 ) -> Result<T, ApiError> {
+    Ok(dated(of, question, largest).await?.0)
+}
+
+/// The same, with how many seconds this node is ahead of the clock of who answers; `None`: the answer has no date.
+pub(super) async fn dated<T: DeserializeOwned>(
+    of: &Transport,
+    question: Question,
+    largest: usize,
+) -> Result<(T, Option<i64>), ApiError> {
     let answer = answer(of, question).await?;
+    let ahead = ahead(answer.headers(), clock::wall());
     let bytes = read(answer.into_body(), largest).await?;
-    parse(&bytes)
+    Ok((parse(&bytes)?, ahead))
+}
+
+/// A date has whole seconds.
+fn ahead(headers: &HeaderMap, now: Duration) -> Option<i64> {
+    let date = headers.get(DATE)?.to_str().ok()?;
+    let date = DateTimeParser::new().parse_timestamp(date).ok()?;
+    let now = i64::try_from(now.as_secs()).ok()?;
+    now.checked_sub(date.as_second())
 }
 
 /// Begins a watch.
@@ -429,6 +448,21 @@ mod tests {
         ] {
             let right = Duration::from_secs(right);
             assert_eq!(seconds(code, header, details), right, "{code} {header:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_says_how_far_the_clocks_are_apart() {
+        for (date, right) in [
+            (Some("Wed, 21 Oct 2015 07:28:00 GMT"), Some(0)),
+            (Some("Wed, 21 Oct 2015 07:27:50 GMT"), Some(10)),
+            (Some("Wed, 21 Oct 2015 08:28:00 GMT"), Some(-3600)),
+            (Some("soon"), None),
+            (None, None),
+        ] {
+            let headers: Vec<_> = date.map(|it| ("date", it)).into_iter().collect();
+            let now = Duration::from_millis(1_445_412_480_900);
+            assert_eq!(ahead(&self::headers(&headers), now), right, "{date:?}");
         }
     }
 

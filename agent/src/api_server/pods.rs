@@ -561,7 +561,7 @@ async fn ask_all(
     facts.n_pods = of_node.filter(|it| is_of(it, &settings.node)).count();
     let may_watch = may(transport, "watch", "pods", Some(&settings.node)).await;
     // Who may not ask has to try.
-    if !may_watch.unwrap_or(true) {
+    if may_watch.is_ok_and(|(may, _)| !may) {
         return Err("watch pods: the agent may list them and not watch them".to_owned());
     }
     // It has answered a question already.
@@ -603,8 +603,12 @@ async fn ask_for_events(
     };
     for verb in verbs {
         match may(transport, verb, "events", None).await {
-            Ok(true) => {}
-            Ok(false) => facts.lacks.push(format!("{verb} events")),
+            Ok((may, seconds_ahead)) => {
+                facts.seconds_ahead = seconds_ahead;
+                if !may {
+                    facts.lacks.push(format!("{verb} events"));
+                }
+            }
             // Who may not ask has to try.
             Err(ApiError::Refused { code, .. }) if code != code::UNAUTHORIZED => {}
             Err(error) => return Err(error),
@@ -613,13 +617,14 @@ async fn ask_for_events(
     Ok(())
 }
 
-/// `node`: of its pods alone, since a node itself may watch no others.
+/// Whether it may, and [`ApiServerFacts::seconds_ahead`]. `node`: of its pods alone, since a node itself may watch no
+/// others.
 async fn may(
     transport: &Transport,
     verb: &str,
     resource: &str,
     node: Option<&str>,
-) -> Result<bool, ApiError> {
+) -> Result<(bool, Option<i64>), ApiError> {
     let of_node = node.map(|it| FieldSelectorAttributes {
         requirements: Some(vec![FieldSelectorRequirement {
             key: "spec.nodeName".to_owned(),
@@ -643,10 +648,10 @@ async fn may(
     };
     let body = serde_json::to_vec(&review).map_err(request::Error::SerializeBody);
     let question = body.and_then(|it| Request::new(REVIEWS).create(&PostParams::default(), it));
-    let reviewing = ask::object::<SelfSubjectAccessReview>(transport, question, LARGEST_REVIEW);
+    let reviewing = ask::dated::<SelfSubjectAccessReview>(transport, question, LARGEST_REVIEW);
     let reviewed = tokio::time::timeout(ANSWER, reviewing).await;
-    let reviewed = reviewed.unwrap_or(Err(ApiError::Late(ANSWER)))?;
-    Ok(reviewed.status.is_none_or(|it| it.allowed))
+    let (reviewed, ahead) = reviewed.unwrap_or(Err(ApiError::Late(ANSWER)))?;
+    Ok((reviewed.status.is_none_or(|it| it.allowed), ahead))
 }
 
 #[cfg(test)]

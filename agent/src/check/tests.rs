@@ -293,6 +293,36 @@ fn what_stands_in_for_the_wakers_that_an_observer_lacks_is_told() {
 }
 
 #[test]
+fn a_clock_that_is_not_that_of_the_api_server_is_told() {
+    let observe = config(OBSERVE, "");
+    let clock = |seconds_ahead| {
+        let answered = ApiServerFacts {
+            seconds_ahead,
+            ..ApiServerFacts::default()
+        };
+        let facts = FactSheet {
+            workloads: Some(WorkloadFacts::ApiServer(answered)),
+            ..good()
+        };
+        let items = report(&facts, &observe, &[]).items;
+        items.into_iter().find(|it| it.name == "clock")
+    };
+    assert_eq!(clock(None), None);
+    for near in [-5, 0, 5] {
+        assert_eq!(clock(Some(near)).unwrap().level, CheckLevel::Ok, "{near}");
+    }
+    for (ahead, found, shown) in [
+        (6, "6 s ahead of that of the API server", "<invalid>"),
+        (-90, "90 s behind that of the API server", "older"),
+    ] {
+        let item = clock(Some(ahead)).unwrap();
+        assert_eq!(item.level, CheckLevel::Degraded, "{ahead}");
+        assert_eq!(item.found, found);
+        assert!(item.consequence.unwrap().contains(shown), "{shown}");
+    }
+}
+
+#[test]
 fn it_is_told_that_no_cgroups_of_pods_will_come() {
     let take = |it: &mut FactSheet| it.pod_cgroups = Some(PodCgroups::NotMade);
     let observe = config(OBSERVE, "");

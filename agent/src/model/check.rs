@@ -217,6 +217,9 @@ pub struct ApiServerFacts {
     pub lacks: Vec<String>,
     /// Why it is not known whether Events can be written, if that is not asked of who tells of the pods.
     pub events_fault: Option<String>,
+    /// How far this node is ahead of the clock of the API server, which takes Events. `None`: it was not asked for
+    /// them, or does not say.
+    pub seconds_ahead: Option<i64>,
     /// By what it was known, if it is a kubelet.
     pub voucher: Option<Voucher>,
 }
