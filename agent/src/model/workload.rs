@@ -40,7 +40,7 @@ impl Workload {
     }
 
     /// Of a pod of the API, with the names `pod`: the controller that people know, over the one between, the
-    /// Deployment of a ReplicaSet and the CronJob of a Job.
+    /// Deployment of a ReplicaSet, the DeploymentConfig of a ReplicationController and the CronJob of a Job.
     pub fn of_api(of: &Metadata, pod: &PodRef) -> Self {
         let owners = of.owner_references.iter().flatten();
         let mut controllers = owners.filter(|it| it.controller == Some(true));
@@ -72,6 +72,10 @@ fn over<'a>(owner: &'a Owner, of: &Metadata) -> Option<(&'a str, &'a str)> {
                 .into_iter()
                 .find_map(|(kind, hash)| Some((kind, without_hash(&owner.name, hash.as_ref()?)?)))
         }
+        "ReplicationController" => {
+            let config = of.annotations.as_ref()?.deployment_config.as_deref()?;
+            Some(("DeploymentConfig", without_version(&owner.name, config)?))
+        }
         "Job" => {
             let made = of.creation_timestamp.as_ref()?.0;
             Some(("CronJob", without_minute(&owner.name, made)?))
@@ -85,6 +89,12 @@ fn without_hash<'a>(name: &'a str, hash: &str) -> Option<&'a str> {
         (1..=LONGEST_HASH).contains(&hash.len()) && hash.chars().all(|it| HASH_DIGITS.contains(it));
     let deployment = name.strip_suffix(hash)?.strip_suffix('-')?;
     (is_hash && !deployment.is_empty()).then_some(deployment)
+}
+
+fn without_version<'a>(name: &'a str, config: &str) -> Option<&'a str> {
+    let (of, version) = name.rsplit_once('-')?;
+    let is_version = !version.is_empty() && version.bytes().all(|it| it.is_ascii_digit());
+    (is_version && of == config).then_some(of)
 }
 
 /// `made`: when the pod was.
@@ -109,10 +119,10 @@ mod tests {
     const MADE: &str = "2025-11-14T01:20:30Z";
 
     /// Kind and name, of a pod that was made at [`MADE`].
-    fn workload(owners: Value, labels: Value) -> (String, String) {
+    fn workload(owners: Value, labels: Value, annotations: Value) -> (String, String) {
         let metadata = json!({
             "name": "p", "namespace": "default", "creationTimestamp": MADE,
-            "ownerReferences": owners, "labels": labels,
+            "ownerReferences": owners, "labels": labels, "annotations": annotations,
         });
         let metadata: Metadata = serde_json::from_value(metadata).expect("metadata of a pod");
         let names = PodRef {
@@ -230,8 +240,26 @@ mod tests {
                 ("Pod", "p"),
             ),
         ] {
-            let (kind, name) = workload(owners.clone(), labels);
+            let (kind, name) = workload(owners.clone(), labels, Value::Null);
             assert_eq!((&*kind, &*name), right, "{owners}");
+        }
+    }
+
+    #[test]
+    fn a_deployment_config_is_over_the_replication_controllers_of_its_name() {
+        for (controller, config, right) in [
+            ("shop-3", Some("shop"), ("DeploymentConfig", "shop")),
+            ("a-2-11", Some("a-2"), ("DeploymentConfig", "a-2")),
+            ("shop-3", None, ("ReplicationController", "shop-3")),
+            ("shop-3", Some("other"), ("ReplicationController", "shop-3")),
+            ("shop-x", Some("shop"), ("ReplicationController", "shop-x")),
+            ("-3", Some("shop"), ("ReplicationController", "-3")),
+            ("shop", Some("shop"), ("ReplicationController", "shop")),
+        ] {
+            let annotations = json!({"openshift.io/deployment-config.name": config});
+            let owners = owner("ReplicationController", controller);
+            let (kind, name) = workload(owners, json!({}), annotations);
+            assert_eq!((&*kind, &*name), right, "{controller} {config:?}");
         }
     }
 }

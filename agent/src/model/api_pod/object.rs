@@ -42,6 +42,10 @@ pub struct Annotations {
     /// (pkg/kubelet/types/pod_update.go, `ConfigSourceAnnotationKey`).
     #[serde(rename = "kubernetes.io/config.source")]
     pub source: Option<String>,
+    /// What OpenShift puts on the pods of a DeploymentConfig, whose ReplicationControllers are named by it and a number
+    /// (openshift/api, apps/v1/consts.go, `DeploymentConfigAnnotation`).
+    #[serde(rename = "openshift.io/deployment-config.name")]
+    pub deployment_config: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
