@@ -34,6 +34,14 @@ fn described(namespace: &Namespace, kind: &str, name: &str) -> Result<Vec<String
     Ok(lines.map(str::to_owned).collect())
 }
 
+/// How much of its own the process had, of which the line tells.
+fn anonymous_mib(line: &str) -> Result<f64> {
+    let size = line.split_once(" was OOM killed: ");
+    let size = size.and_then(|(_, it)| it.split_once(" MiB anonymous, "));
+    let (size, _) = size.with_context(|| format!("no size in {line}"))?;
+    Ok(size.parse()?)
+}
+
 /// What an operator sees, by the tool that he has.
 #[cfg_attr(feature = "privileged", test)]
 fn kubectl_shows_the_kills_of_a_pod_where_people_look() -> Result<()> {
@@ -60,6 +68,9 @@ fn kubectl_shows_the_kills_of_a_pod_where_people_look() -> Result<()> {
     ] {
         ensure!(line.contains(part), "{part} in {line}");
     }
+    let size = anonymous_mib(&line)?;
+    ensure!((16.0..=32.0).contains(&size), "{size} MiB in {line}");
+    ensure!(!line.contains("asked for"), "it was tail itself: {line}");
     // The newest at the end, where people look.
     let sorted = namespace.kubectl(&["get", "events", "--sort-by=.lastTimestamp"], None)?;
     let last = sorted.lines().last().unwrap_or_default();
@@ -67,6 +78,32 @@ fn kubectl_shows_the_kills_of_a_pod_where_people_look() -> Result<()> {
     namespace.kubectl(&["delete", "pod", "greedy", "--wait=false"], None)?;
     let events = events_status(&agent)?;
     ensure!((events.sent, events.dropped) == (3, 0), "{events:?}");
+    Ok(())
+}
+
+/// Who is killed has the most, and another process of the container asks for more.
+#[cfg_attr(feature = "privileged", test)]
+fn kubectl_shows_who_asked_for_the_memory_of_a_pod() -> Result<()> {
+    let (_agent, _way) = asking("cluster-asked")?;
+    let namespace = Namespace::new("asked")?;
+    // `tail` keeps 36 MiB until its input ends, and `dd` asks for 32.
+    let script = "{ head -c 37748736 /dev/zero; sleep 2; dd if=/dev/zero of=/dev/null bs=33554432 count=1; \
+                  sleep 3600; } | tail";
+    namespace.run("shared", script, "64Mi")?;
+    let line = until("the kill is shown", || {
+        let lines = described(&namespace, "pod", "shared")?;
+        ensure!(lines.len() == 1, "{lines:#?}");
+        Ok(lines[0].clone())
+    })?;
+    for part in [
+        "spec.containers{main}: tail (pid ",
+        "; the memory was asked for by ",
+        " of asked/shared/main; oom_score_adj ",
+    ] {
+        ensure!(line.contains(part), "{part} in {line}");
+    }
+    let size = anonymous_mib(&line)?;
+    ensure!((34.0..=40.0).contains(&size), "{size} MiB in {line}");
     Ok(())
 }
 
