@@ -236,7 +236,7 @@ impl Cluster {
 /// was left that does not run as a whole.
 pub(crate) fn with<T>(work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let cluster = Cluster::new();
-    let is_up = cluster.directory.exists();
+    let is_up = is_there();
     match is_up {
         true => {
             cluster.check_whole()?;
@@ -254,6 +254,25 @@ pub(crate) fn with<T>(work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
 /// kubectl of the cluster that is up, as its administrator.
 pub(crate) fn kubectl() -> Result<Command> {
     Cluster::running()?.kubectl()
+}
+
+/// A cluster is up, or what is left of one is there.
+pub(crate) fn is_there() -> bool {
+    Cluster::new().directory.exists()
+}
+
+/// What the machine has of a cluster, up or not: nothing after `down`.
+pub(crate) fn left() -> Result<Vec<String>> {
+    let Cluster { directory } = Cluster::new();
+    let mounts = elsewhere::mounted_in(&directory)?;
+    let mut places = cgroups::roots()?;
+    places.extend([directory, processes::namespace()]);
+    places.retain(|it| it.exists());
+    places.extend(mounts);
+    let mut left: Vec<_> = places.iter().map(|it| it.display().to_string()).collect();
+    let running = [cgroups::processes()?, processes::in_the_namespace()?].concat();
+    left.extend(running.iter().map(|it| format!("process {}", it.pid)));
+    Ok(left)
 }
 
 /// Takes down what came not up; what is wrong is told already.
@@ -573,6 +592,8 @@ fn down() -> Result<()> {
     let made = fs::read_to_string(cluster.place("made-elsewhere")).unwrap_or_default();
     elsewhere::remove_made(&made, &cluster.directory)?;
     remove(&cluster.directory)?;
+    let left = left()?;
+    ensure!(left.is_empty(), "left behind: {}", left.join(", "));
     note(format_args!(
         "nothing is left, {}",
         Elapsed(started.elapsed())

@@ -15,7 +15,7 @@ use super::settings::NAME;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The node's root in each hierarchy that is mounted below `/sys/fs/cgroup`.
-fn roots() -> Result<Vec<PathBuf>> {
+pub(super) fn roots() -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
     let mut points: Vec<_> = mount_points(&mounts)
         .map(|it| Path::new(it).join(NAME))

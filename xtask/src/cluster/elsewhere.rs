@@ -143,6 +143,16 @@ pub(super) fn unmount(is_ours: impl Fn(&Path) -> bool) -> Result<()> {
     }
 }
 
+/// Where something is mounted in the directory, or on it.
+pub(super) fn mounted_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    Ok(points_in(&mounts()?, directory))
+}
+
+fn points_in(mounts: &str, directory: &Path) -> Vec<PathBuf> {
+    let points = mount_points(mounts).map(PathBuf::from);
+    points.filter(|it| it.starts_with(directory)).collect()
+}
+
 fn is_mounted(path: &str) -> Result<bool> {
     let mounts = mounts()?;
     let is_it = mount_points(&mounts).any(|it| it == path);
@@ -187,6 +197,17 @@ mod tests {
                       23 22 0:4 net:[4026532] /run/netns/a rw shared:2 - nsfs nsfs rw\n";
         let points: Vec<_> = mount_points(mounts).collect();
         assert_eq!(points, ["/run/netns", "/run/netns/a"]);
+    }
+
+    #[test]
+    fn a_mount_of_another_directory_is_none_of_the_cluster() {
+        let mounts = "22 27 254:0 / /var/lib/a rw shared:1 - tmpfs none rw\n\
+                      23 22 0:4 / /var/lib/a/state/b rw shared:2 - tmpfs none rw\n\
+                      24 27 0:5 / /var/lib/ab rw shared:3 - tmpfs none rw\n";
+        let points = points_in(mounts, Path::new("/var/lib/a"));
+        let right = ["/var/lib/a", "/var/lib/a/state/b"].map(PathBuf::from);
+        assert_eq!(points, right);
+        assert!(points_in(mounts, Path::new("/var/lib/b")).is_empty());
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn state_and_start(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-fn namespace() -> PathBuf {
+pub(super) fn namespace() -> PathBuf {
     Path::new("/run/netns").join(NAME)
 }
 

@@ -37,6 +37,7 @@ pub(super) fn run(agent: &Path) -> Result<()> {
     let mut stage = Stage::new(agent);
     // Before there is a kubelet, beside which no agent of the other demo would start.
     stage.sweep_leftovers()?;
+    let was_there = cluster::is_there();
     let ended = cluster::with(|directory| {
         let namespace = format!("ballast-demo-{}", std::process::id());
         let told = tell(&mut stage, &mut promises, directory, &namespace);
@@ -50,10 +51,17 @@ pub(super) fn run(agent: &Path) -> Result<()> {
         );
         Ok(told.and(swept))
     });
-    promises.check(
-        "nothing is left of the cluster, unless it was up before",
-        ended.is_ok(),
-    );
+    if !was_there {
+        let left = cluster::left();
+        match &left {
+            Ok(left) => left.iter().for_each(progress::note),
+            Err(error) => progress::note(format_args!("{error:#}")),
+        }
+        promises.check(
+            "nothing is left of the cluster: no process, no cgroup, no network, no mount, no file",
+            left.is_ok_and(|it| it.is_empty()),
+        );
+    }
     ended??;
     conclude(&promises, began)
 }
