@@ -44,8 +44,8 @@ enum Part {
     Stats,
     /// Starts of an agent that observes somebody else's cgroups: one pod with a kill before it, and ten thousand
     Observe,
-    /// OOM kills to Events and counters, and containers to names, beside a real kubelet, on a cluster that is brought up
-    /// for it; by name alone, since no other agent starts beside a kubelet
+    /// How soon a cluster is up, and beside its real kubelet OOM kills to Events and counters, and containers to names;
+    /// by name alone, since no other agent starts beside a kubelet
     Kubernetes,
     /// An API server that is away for longer than the agent's token lives: what is known and told then and after it, and
     /// that no cgroup is changed; in a quarter of an hour, on a cluster and by name alone as `kubernetes`. It fails if

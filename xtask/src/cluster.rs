@@ -295,18 +295,23 @@ fn up(kubernetes: Kubernetes) -> Result<()> {
     let hog = build::hog()?;
     let started = Instant::now();
     headline("start the cluster");
-    let came_up = bring_up(&cluster, &programs, &hog);
+    let came_up = bring_up(&cluster, &programs, &hog).and_then(|()| {
+        let took = started.elapsed();
+        // For who measures beside it.
+        cluster.write("up-milliseconds", &took.as_millis().to_string())?;
+        Ok(took)
+    });
     match &came_up {
-        Ok(()) => note(format_args!(
+        Ok(took) => note(format_args!(
             "its node is ready, {}; cargo xtask cluster kubectl get pods -A",
-            Elapsed(started.elapsed())
+            Elapsed(*took)
         )),
         Err(_) => note(format_args!(
             "what there is of it stays for a look, {}; cargo xtask cluster down removes it",
             cluster.place("logs").display()
         )),
     }
-    came_up
+    came_up.map(drop)
 }
 
 fn bring_up(cluster: &Cluster, programs: &Programs, hog: &Path) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Beside a real kubelet: how soon a container has its name, and how soon `kubectl` and the metrics show a kill.
+//! Beside a real kubelet: how soon its cluster is up, how soon a container has its name, and how soon `kubectl` and the
+//! metrics show a kill.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,17 +11,18 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::EventRecord;
 use ballast_tests::agent::Agent;
-use ballast_tests::cluster::{Namespace, asking, container};
+use ballast_tests::cluster::{Namespace, asking, cluster, container};
 use ballast_tests::exposition::Exposition;
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::json;
 
-use super::table::{Row, Samples, Table, Verdict, mebibytes};
+use super::table::{Row, Samples, Table, Verdict, mebibytes, show};
 use super::{machine, say};
 
 const N_NAMES: usize = 40;
 const N_KILLS: usize = 60;
+const UP_BUDGET: Duration = Duration::from_secs(15);
 const NAME_BUDGET: Duration = Duration::from_millis(100);
 const EVENT_BUDGET: Duration = Duration::from_millis(500);
 const REASON: &str = "OomKilledChild";
@@ -32,6 +34,10 @@ const POLL: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    table.section("cluster", |table| {
+        table.push(up()?);
+        Ok(())
+    });
     let (mut agent, _way) = asking("bench-kubernetes")?;
     agent.wait("the API server tells of pods", |status| {
         let api_server = status.node.api_server.as_ref();
@@ -57,6 +63,20 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         Verdict::NoBudget,
     ));
     agent.stop()
+}
+
+/// From its first program until pods can be made, as the cluster was brought up with all programs built.
+fn up() -> Result<Row> {
+    let path = cluster()?.join("up-milliseconds");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let took = Duration::from_millis(text.parse()?);
+    Ok(Row::value(
+        "cluster of one node, until pods can be made",
+        1,
+        show(took),
+        &show(UP_BUDGET),
+        Verdict::of(took <= UP_BUDGET),
+    ))
 }
 
 /// From the first process of a container, by the time of a file that it makes, until the agent shows its name.
