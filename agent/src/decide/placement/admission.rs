@@ -147,7 +147,7 @@ impl Draft<'_> {
             (_, TopologyManagerScope::Pod) => {
                 let hints = self.pod_hints();
                 let hint = self.align(None, hints)?;
-                if self.places_pod_level() {
+                if self.managers.places_whole(pod) {
                     self.allocate_pod(hint)?;
                 } else {
                     for container in pod.all_containers() {
@@ -158,11 +158,6 @@ impl Draft<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the pod's CPUs and memory are taken as one piece and parted among its containers.
-    fn places_pod_level(&self) -> bool {
-        self.managers.places_pod_level && self.pod.has_pod_level_resources()
     }
 
     fn hints(&self, container: &Container) -> Vec<(Provider, ProviderHints)> {

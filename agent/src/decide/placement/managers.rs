@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu::{
     CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuReservation, CpuSettings,
-    CpuStateFault, CpuTopology, CpuTopologyError, exclusive_cpus,
+    CpuStateFault, CpuTopology, CpuTopologyError, exclusive_cpus, exclusive_cpus_of_pod,
 };
 use super::devices::{DeviceBooks, DeviceManager};
 use super::memory::{
@@ -15,7 +15,10 @@ use super::memory::{
     ReservedMemoryError, check_reserved_memory,
 };
 use super::topology::{TopologyConfigError, TopologyManager, TopologySettings};
-use crate::config::{Compat, CpuManagerPolicy, MemoryManagerPolicy, PlacementConfig};
+use crate::config::{
+    Compat, CpuManagerPolicy, MemoryManagerPolicy, PlacementConfig, TopologyManagerPolicy,
+    TopologyManagerScope,
+};
 use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
 use crate::model::placement::{CpuState, MemoryState};
@@ -203,10 +206,24 @@ impl Managers {
         cpu.chain(memory).chain(self.devices.holders()).collect()
     }
 
-    /// Whether every container of an admitted pod has the CPUs, the memory and the devices that it is
+    /// Whether a pod's CPUs and memory are taken as one piece and parted among its containers.
+    pub(super) fn places_whole(&self, pod: &Pod) -> bool {
+        let settings = self.topology.settings();
+        settings.policy != TopologyManagerPolicy::None
+            && settings.scope == TopologyManagerScope::Pod
+            && self.places_pod_level
+            && pod.has_pod_level_resources()
+    }
+
+    /// Whether an admitted pod and every container of it have the CPUs, the memory and the devices that they are
     /// to have alone.
     pub fn is_settled(&self, pod: &Pod) -> bool {
         self.devices.is_settled(pod)
+            && self.cpu.as_ref().is_none_or(|it| {
+                !self.places_whole(pod)
+                    || exclusive_cpus_of_pod(pod, it.settings().manages_pod_level) == 0
+                    || it.state().pods.contains_key(&pod.uid)
+            })
             && pod.all_containers().all(|container| {
                 let name = &container.name;
                 self.cpu.as_ref().is_none_or(|it| {

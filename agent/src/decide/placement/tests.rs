@@ -233,6 +233,38 @@ fn in_scope_pod_the_containers_share_one_answer() {
     assert_eq!(managers.cpu_state().shared_pool.to_string(), "0-3");
 }
 
+/// As after its CPU book was lost: the containers that have CPUs alone are known by their cpusets, and not what the
+/// pod has.
+#[test]
+fn a_pod_that_lacks_its_cpus_as_a_whole_is_not_settled() {
+    let whole = pod_of(
+        "pod {req cpu=3 memory=2Gi lim cpu=3 memory=2Gi} \
+         app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi} app {}",
+    );
+    let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
+    settings.config.memory_manager_policy = MemoryManagerPolicy::None;
+    settings.config.pod_level_resource_managers = true;
+    let mut by_container = Managers::new(&settings).expect("the settings fit the machine");
+    assert_eq!(place(&mut by_container, &whole).refusal, None);
+    assert!(by_container.is_settled(&whole), "nobody gives it any");
+
+    settings.config.topology_manager_scope = TopologyManagerScope::Pod;
+    let mut managers = Managers::new(&settings).expect("the settings fit the machine");
+    assert_eq!(place(&mut managers, &whole).refusal, None);
+    assert!(managers.is_settled(&whole));
+    let before = managers.books();
+    let mut lost = before.clone();
+    lost.cpu.pods.clear();
+    for containers in lost.cpu.containers.values_mut() {
+        containers.retain(|_, cpus| cpus.len() == 1);
+    }
+    assert_eq!(managers.adopt(lost).len(), 1, "the pool is larger");
+    assert!(!managers.is_settled(&whole));
+    assert_eq!(place(&mut managers, &whole).refusal, None);
+    assert!(managers.is_settled(&whole));
+    assert_eq!(managers.books(), before);
+}
+
 fn with_device(mut pod: Pod, n: u32) -> Pod {
     let amount = n.to_string().parse().expect("a quantity");
     let resources = &mut pod.containers[0].resources;
