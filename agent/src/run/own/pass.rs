@@ -143,6 +143,7 @@ impl Loop {
         self.save_pods();
         phases.end(Phase::Apply);
         self.reconcile_cgroups(&uids, scope, &mut phases);
+        self.gave_back();
         for (uid, action) in self.without_held(starts, started) {
             if self.begins(&uid) {
                 self.act(&uid, &action, started);

@@ -82,6 +82,9 @@ pub(super) struct Placement {
     gives_back: bool,
     /// The same of memory: the NUMA nodes that they get back.
     pub gives_memory_back: Option<NumaMask>,
+    /// It has not been written to their cgroups yet. The file of a policy that is off waits for that, since a later
+    /// agent would give nothing back by it.
+    is_giving_back: bool,
     /// Why admissions were opened again that had been decided.
     reopened_by: MoveReason,
     /// What the files have, as far as this agent wrote them.
@@ -148,6 +151,7 @@ impl Placement {
             is_unpublished: true,
             gives_back: false,
             gives_memory_back: None,
+            is_giving_back: false,
             reopened_by: MoveReason::Restart,
             stored: Stored::default(),
             open: BTreeMap::new(),
@@ -174,14 +178,16 @@ impl Placement {
         prepared: &BTreeSet<String>,
     ) -> Result<(), FsError> {
         let (directory, entries) = (self.directory.clone(), self.pod_entries());
+        let cpus_wait = self.is_giving_back && self.gives_back;
+        let memory_waits = self.is_giving_back && self.gives_memory_back.is_some();
         let (memory, stored) = (&self.memory, &mut self.stored);
         Root::host().create_dir_all(&directory)?;
-        if stored.cpus.as_ref() != Some(cpus) {
+        if !cpus_wait && stored.cpus.as_ref() != Some(cpus) {
             let policy = self.settings.config.cpu_manager_policy.as_str();
             kubelet_state::write_cpus(&directory, policy, entries, cpus)?;
             stored.cpus = Some(cpus.clone());
         }
-        if stored.memory.as_ref() != Some(memory) {
+        if !memory_waits && stored.memory.as_ref() != Some(memory) {
             let policy = self.settings.config.memory_manager_policy.as_str();
             kubelet_state::write_memory(&directory, policy, entries, memory)?;
             stored.memory = Some(memory.clone());
@@ -694,6 +700,14 @@ impl Loop {
         }
     }
 
+    /// The cgroups of all containers were written.
+    pub(super) fn gave_back(&mut self) {
+        if std::mem::take(&mut self.placement.is_giving_back) {
+            self.placement.is_unsaved = true;
+            self.save_placement();
+        }
+    }
+
     /// Keeps an admission with what it was decided from, for `ballast explain` and `ballast replay`.
     fn record_admission(
         &self,
@@ -755,4 +769,54 @@ fn holds(entry: &PodEntry) -> bool {
     !matches!(entry.state.admission, Admission::Refused(_))
         && !entry.is_finished()
         && !entry.state.phase.is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PlacementConfig;
+    use crate::decide::placement::tests::topology;
+    use crate::model::kubelet_state::{CPU_FILE, MEMORY_FILE};
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn no_file_says_that_nobody_is_given_anything_back_before_it_is_done() {
+        for (gives_back, gives_memory_back) in [
+            (false, None),
+            (true, None),
+            (false, Some(NumaMask::from_bits(0b11))),
+            (true, Some(NumaMask::from_bits(0b11))),
+        ] {
+            let scratch = Scratch::new("placement");
+            let text = format!(
+                "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+                 kubeletDirectory: {}\n",
+                scratch.directory().display(),
+            );
+            let config = Config::from_yaml(&text, None, &[]).expect("valid").config;
+            let own = config.mode.own().expect("mode own");
+            let settings = PlacementSettings {
+                compat: Compat::Ballast,
+                config: PlacementConfig::default(),
+                reserved_system_cpus: None,
+                reservation: BTreeMap::new(),
+                topology: topology(),
+            };
+            let mut placement = Placement::new(&config, own, settings).expect("it fits");
+            placement.gives_back = gives_back;
+            placement.gives_memory_back = gives_memory_back;
+            placement.is_giving_back = true;
+            let saved = |placement: &mut Placement| {
+                let (cpus, devices) = (CpuState::default(), DeviceState::default());
+                placement
+                    .save(&cpus, &devices, &BTreeSet::new())
+                    .expect("the directory is there");
+                [CPU_FILE, MEMORY_FILE].map(|it| Root::host().exists(scratch.path(it)))
+            };
+            let expected = [!gives_back, gives_memory_back.is_none()];
+            assert_eq!(saved(&mut placement), expected, "before");
+            placement.is_giving_back = false;
+            assert_eq!(saved(&mut placement), [true, true], "after");
+        }
+    }
 }

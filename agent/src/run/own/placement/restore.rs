@@ -89,6 +89,7 @@ impl Loop {
         let nodes = gives_memory_back.then(|| self.numa_nodes_of(&kubepods));
         self.placement.gives_back = gives_back;
         self.placement.gives_memory_back = nodes.flatten();
+        self.placement.is_giving_back = gives_back || gives_memory_back;
         self.books_changed();
         self.placement.is_pool_moved = true;
     }
