@@ -10,6 +10,7 @@ use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::resources::CgroupResources;
+use crate::model::topology::NumaNodeId;
 
 /// Where a container runs. `None`: its cgroup keeps what it has, which is its parent's when it is
 /// new.
@@ -32,8 +33,9 @@ impl ContainerPlacement {
     };
 
     /// Kubelet's rule (pkg/kubelet/cm/internal_container_lifecycle_linux.go, v1.36: `PreCreateContainer`): its own
-    /// CPUs, else the shared pool; the NUMA nodes of all its memory blocks, of every type. What is empty is left alone:
-    /// policy `none` has no pool and no blocks.
+    /// CPUs, else the shared pool; the NUMA nodes of all its memory blocks, of every type. Nodes without
+    /// memory are left out: v1 refuses them, and v2 takes them without effect. What is empty is left alone: policy
+    /// `none` has no pool and no blocks.
     pub fn of(cpus: &CpuState, memory: &MemoryState, pod: &PodUid, container: &str) -> Self {
         let own = cpus.containers.get(pod).and_then(|it| it.get(container));
         let blocks = memory.containers.get(pod).and_then(|it| it.get(container));
@@ -41,6 +43,11 @@ impl ContainerPlacement {
             .into_iter()
             .flatten()
             .fold(NumaMask::EMPTY, |mask, block| mask.union(block.numa));
+        let has_memory = |id: &NumaNodeId| {
+            let table = memory.nodes.get(id).and_then(|it| it.tables.get("memory"));
+            table.is_none_or(|it| it.total > 0)
+        };
+        let mems = NumaMask::new(mems.iter().filter(has_memory)).unwrap_or(mems);
         Self {
             cpus: Some(own.unwrap_or(&cpus.shared_pool))
                 .filter(|it| !it.is_empty())
@@ -104,7 +111,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
     use super::*;
-    use crate::model::placement::MemoryBlock;
+    use crate::model::placement::{MemoryBlock, MemoryTable, NumaMemory};
 
     fn set(text: &str) -> CpuSet {
         text.parse().unwrap()
@@ -162,6 +169,37 @@ mod tests {
         assert_eq!(pod_pinning(&cpus, &uid()), CpuPinning::Exclusive);
         let other = PodUid("b".to_owned());
         assert_eq!(pod_pinning(&cpus, &other), CpuPinning::Shared);
+    }
+
+    #[test]
+    fn numa_nodes_without_memory_are_left_out() {
+        let node = |total| NumaMemory {
+            tables: BTreeMap::from([(
+                "memory".to_owned(),
+                MemoryTable {
+                    total,
+                    ..MemoryTable::default()
+                },
+            )]),
+            ..NumaMemory::default()
+        };
+        let nodes = BTreeMap::from([(NumaNodeId(0), node(1)), (NumaNodeId(1), node(0))]);
+        for (given, mems) in [
+            (0b01, Some(0b01)),
+            (0b11, Some(0b01)),
+            (0b10, None),
+            // Nothing is known of the third.
+            (0b110, Some(0b100)),
+        ] {
+            let blocks = vec![block("memory", given)];
+            let memory = MemoryState {
+                nodes: nodes.clone(),
+                containers: BTreeMap::from([(uid(), BTreeMap::from([("app".to_owned(), blocks)]))]),
+                ..MemoryState::default()
+            };
+            let placement = ContainerPlacement::of(&CpuState::default(), &memory, &uid(), "app");
+            assert_eq!(placement.mems, mems.map(NumaMask::from_bits), "{given:b}");
+        }
     }
 
     #[test]
