@@ -19,7 +19,7 @@ use crate::model::container::FirstProcess;
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::kernel;
 use crate::model::kube_cgroup::ContainerKey;
-use crate::model::pod::PodUid;
+use crate::model::pod::{PodUid, ResourceList};
 use crate::model::record::PodRef;
 use crate::sys::{Dir, FsError};
 
@@ -191,6 +191,9 @@ pub struct ContainerSpec {
     /// Kept in the record, so that the caller can tell whether an adopted container still is what
     /// the pod asks for.
     pub spec_hash: String,
+    /// What its pod takes of the node, all containers together. Kept in the record, for a pod of which nothing else can
+    /// be read.
+    pub pod_requests: ResourceList,
 }
 
 /// The cgroup directories the container's first process is in before its program runs. They exist.
@@ -286,6 +289,9 @@ pub struct ContainerRecord {
     pub id: ContainerId,
     pub owner: ContainerOwner,
     pub spec_hash: String,
+    /// As of the container's start; empty in records of earlier agents.
+    #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
+    pub pod_requests: ResourceList,
     pub log_path: PathBuf,
     pub oom_score_adj: i16,
     pub cgroups: Vec<JoinedCgroup>,

@@ -208,6 +208,12 @@ impl NodeInfo {
         self.add(pod, &Figures::new());
     }
 
+    /// A pod is in of which no more is known than what it requests.
+    pub fn take_requests(&mut self, requests: &ResourceList) {
+        self.n_pods += 1;
+        self.add_requests(requests, &Figures::new());
+    }
+
     /// The pod comes in the place of one that is in, once that has ended: it counts as far as it asks for more.
     pub fn take_after(&mut self, pod: &Pod, before: &Pod) {
         self.add(pod, &figures(&before.counted_requests()));
@@ -215,13 +221,17 @@ impl NodeInfo {
 
     /// `had`: what of its requests is counted already.
     fn add(&mut self, pod: &Pod, had: &Figures) {
-        for (name, figure) in figures(&pod.counted_requests()) {
+        self.add_requests(&pod.counted_requests(), had);
+        let host_ports = &pod.node_requirements.host_ports;
+        self.host_ports.extend(host_ports.iter().cloned());
+    }
+
+    fn add_requests(&mut self, requests: &ResourceList, had: &Figures) {
+        for (name, figure) in figures(requests) {
             let had = had.get(&name).copied().unwrap_or_default();
             let sum = self.requested.entry(name).or_default();
             *sum = sum.saturating_add(figure.saturating_sub(had).max(0));
         }
-        let host_ports = &pod.node_requirements.host_ports;
-        self.host_ports.extend(host_ports.iter().cloned());
     }
 
     /// What speaks against the pod; nothing: it fits. `fresh`: the node as it is by now, which is looked

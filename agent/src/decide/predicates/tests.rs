@@ -78,6 +78,19 @@ fn a_pod_in_the_place_of_another_counts_as_far_as_it_asks_for_more() {
 }
 
 #[test]
+fn a_pod_of_which_only_its_requests_are_known_takes_them_and_its_place() {
+    let cpu = |amount: &str| pod(json!({"cpu": amount}));
+    let mut info = NodeInfo::new(node(), []);
+    info.take_requests(&cpu("900m").counted_requests());
+    let fits = |info: &NodeInfo, amount: &str| info.refusal(&cpu(amount)).is_none();
+    assert!(fits(&info, "1") && !fits(&info, "1001m"));
+    info.take(&cpu("0"));
+    assert!(fits(&info, "0"), "the third of three pods");
+    info.take(&cpu("0"));
+    assert!(!fits(&info, "0"));
+}
+
+#[test]
 fn a_resource_that_is_short_is_told_in_kubelets_words() {
     let short = |what: &str, requested: u64, used: u64, capacity: u64| {
         format!(

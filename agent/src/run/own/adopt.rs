@@ -678,6 +678,7 @@ mod tests {
     use super::*;
     use crate::decide::testing;
     use crate::model::admission::Admission;
+    use crate::model::pod::ResourceList;
     use crate::runtime::{ContainerEnd, ContainerOwner};
 
     fn ended(pod: &Pod, container: &str, boot_id: &str) -> LeftContainer {
@@ -697,6 +698,7 @@ mod tests {
             id: container_id(&pod.uid, container, attempt),
             owner,
             spec_hash: "hash".to_owned(),
+            pod_requests: ResourceList::new(),
             log_path: "/log".into(),
             oom_score_adj: 0,
             cgroups: Vec::new(),

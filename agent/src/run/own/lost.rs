@@ -187,6 +187,7 @@ impl Loop {
             log_path: self.paths.log(&owner),
             owner,
             spec_hash: hash.unwrap_or_default(),
+            pod_requests: entry.state.pod.counted_requests(),
             oom_score_adj: adj.trim().parse()?,
             cgroups,
             boot_id: self.boot_id(),

@@ -15,7 +15,7 @@ use crate::decide::strangers::never_lower;
 use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::pod::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid, ResourceList};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::kube_tree::pods_of_kubelet;
 use crate::sys::{FsError, Root};
@@ -191,12 +191,26 @@ impl Loop {
 
     /// Pods that are undecided and that have a cgroup, as far as their definitions are known: they hold what they request.
     pub(super) fn undecided_holders(&self) -> impl Iterator<Item = &Pod> {
-        let ownership = &self.ownership;
-        let is_there = move |pod: &&Pod| {
-            // Before the first look any may have one.
-            ownership.strangers.is_none() || ownership.undecided.values().any(|it| *it == pod.uid)
-        };
-        self.undecided.defined().filter(is_there)
+        let defined = self.undecided.defined();
+        defined.filter(move |it| self.has_undecided_cgroup(&it.uid))
+    }
+
+    /// What the others of them request.
+    pub(super) fn undecided_requests(&self) -> impl Iterator<Item = ResourceList> {
+        let requests = self.undecided.requests();
+        requests
+            .filter(move |(uid, _)| self.has_undecided_cgroup(uid))
+            .map(|(_, requests)| requests)
+    }
+
+    /// Before the first look any pod may have one.
+    fn has_undecided_cgroup(&self, uid: &PodUid) -> bool {
+        let Ownership {
+            strangers,
+            undecided,
+            ..
+        } = &self.ownership;
+        strangers.is_none() || undecided.values().any(|it| it == uid)
     }
 
     /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a

@@ -496,9 +496,7 @@ impl Loop {
         let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
         staying.sort_by_key(|it| it.state.accepted_at);
         let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
-        let undecided = self.undecided_holders();
-        let admitted = staying.iter().copied().chain(undecided);
-        let mut node_info = NodeInfo::new(self.node_without_pods(), admitted);
+        let mut node_info = self.node_with(staying.iter().copied());
         self.take_for_waiting(&mut node_info, Some(entry.uid()));
         // Whoever has the place until then is among those that end.
         for it in self.successors_before(entry) {
@@ -527,9 +525,17 @@ impl Loop {
     pub(super) fn count_pods_but(&self, but: Option<&PodUid>) -> NodeInfo {
         let is_counted = |it: &&PodEntry| it.is_active() && Some(it.uid()) != but;
         let active = self.pods.values().filter(is_counted);
-        let active = active.map(|it| &it.state.pod);
-        let admitted = active.chain(self.undecided_holders());
-        NodeInfo::new(self.node_without_pods(), admitted)
+        self.node_with(active.map(|it| &it.state.pod))
+    }
+
+    /// The node with what these pods take of it, and those of which nobody can say yet what became of them.
+    fn node_with<'a>(&'a self, pods: impl Iterator<Item = &'a Pod>) -> NodeInfo {
+        let admitted = pods.chain(self.undecided_holders());
+        let mut node_info = NodeInfo::new(self.node_without_pods(), admitted);
+        for requests in self.undecided_requests() {
+            node_info.take_requests(&requests);
+        }
+        node_info
     }
 
     fn node_without_pods(&self) -> predicates::Node {

@@ -180,6 +180,7 @@ pub(super) fn container_spec(
             plan.settings.compat,
         ),
         spec_hash: spec_hash(status),
+        pod_requests: pod.counted_requests(),
     })
 }
 

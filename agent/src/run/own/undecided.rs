@@ -6,8 +6,7 @@
 //! it can. Nothing of the pod begins meanwhile.
 //!
 //! Of the cgroups of the node nothing is lowered while such a pod has a cgroup in them. What it requests counts for
-//! admission where its manifest can be read. The manifest of one with a damaged record cannot, so nobody knows what that
-//! pod requests, and the node may let in more than it has.
+//! admission: by its manifest where that can be read, else as the records of its containers have it from their starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use super::Loop;
 use crate::decide::pod_state::PodState;
-use crate::model::pod::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid, ResourceList};
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerId, ContainerRecord};
 use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sys::clock;
@@ -72,6 +71,23 @@ impl Undecided {
     /// Those whose definition is known.
     pub(super) fn defined(&self) -> impl Iterator<Item = &Pod> {
         self.defined.values().map(Arc::as_ref)
+    }
+
+    /// What each of the others requests, as far as records of its containers say: the most of each resource, since limits
+    /// may have changed between their starts.
+    pub(super) fn requests(&self) -> impl Iterator<Item = (&PodUid, ResourceList)> {
+        let left = self.left.iter();
+        let others = left.filter(move |(uid, _)| !self.defined.contains_key(*uid));
+        others.map(|(uid, left)| {
+            let mut requests = ResourceList::new();
+            for (name, amount) in left.iter().flat_map(|it| &it.record.pod_requests) {
+                let most = requests.entry(name.clone()).or_default();
+                if *most < *amount {
+                    most.clone_from(amount);
+                }
+            }
+            (uid, requests)
+        })
     }
 
     /// Containers of a pod `namespace/name` are left.
@@ -209,6 +225,66 @@ impl Loop {
 mod tests {
     use super::*;
     use crate::decide::testing;
+    use crate::runtime::{ContainerOwner, HostProcess};
+
+    /// A container that was started while its pod requested so much.
+    fn left(pod: &str, container: &str, requests: &[(&str, &str)]) -> LeftContainer {
+        let amount =
+            |(name, text): &(&str, &str)| ((*name).to_owned(), text.parse().expect("a quantity"));
+        let owner = ContainerOwner {
+            pod_uid: PodUid(pod.to_owned()),
+            pod_namespace: "default".to_owned(),
+            pod_name: pod.to_owned(),
+            container: container.to_owned(),
+            attempt: 0,
+        };
+        let record = ContainerRecord {
+            id: ContainerId::new(container).expect("valid"),
+            owner,
+            spec_hash: String::new(),
+            pod_requests: requests.iter().map(amount).collect(),
+            log_path: "/log".into(),
+            oom_score_adj: 0,
+            cgroups: Vec::new(),
+            boot_id: String::new(),
+            process: HostProcess {
+                pid: 7,
+                start_ticks: 1,
+            },
+            started_at: Duration::ZERO,
+            end: None,
+        };
+        LeftContainer {
+            record,
+            was_oom_killed: false,
+        }
+    }
+
+    #[test]
+    fn an_unknown_pod_requests_the_most_that_its_containers_were_started_with() {
+        let mut undecided = Undecided::default();
+        let of_pod = vec![
+            left("a", "first", &[("cpu", "1500m"), ("memory", "1Gi")]),
+            left("a", "resized", &[("cpu", "2"), ("memory", "512Mi")]),
+            left("a", "old-record", &[]),
+        ];
+        undecided.add(PodUid("a".to_owned()), of_pod);
+        undecided.add(
+            PodUid("b".to_owned()),
+            vec![left("b", "app", &[("cpu", "1")])],
+        );
+        // By its manifest.
+        undecided.add_unread(PodUid("b".to_owned()));
+        let defined = Arc::new(testing::pod("app {}"));
+        undecided.define(&BTreeMap::from([(PodUid("b".to_owned()), defined)]));
+        let found: Vec<_> = undecided.requests().collect();
+        let [(uid, requests)] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(uid.0, "a");
+        let amounts = ["cpu", "memory"].map(|it| requests[it].to_string());
+        assert_eq!(amounts, ["2", "1Gi"]);
+    }
 
     #[test]
     fn a_pod_whose_record_is_unread_is_known_by_its_manifest() {

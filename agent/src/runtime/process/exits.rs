@@ -274,7 +274,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::model::pod::PodUid;
+    use crate::model::pod::{PodUid, ResourceList};
     use crate::runtime::{ContainerId, ContainerOwner, HostProcess};
     use crate::sys::scratch::Scratch;
     use crate::sys::syscall::pidfd_open;
@@ -290,6 +290,7 @@ mod tests {
                 attempt: 0,
             },
             spec_hash: String::new(),
+            pod_requests: ResourceList::new(),
             log_path: "/log".into(),
             oom_score_adj: 0,
             cgroups: Vec::new(),

@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
     use crate::model::event::{CgroupId, ExitStatus};
-    use crate::model::pod::PodUid;
+    use crate::model::pod::{PodUid, ResourceList};
     use crate::runtime::{ContainerEnd, ContainerExit, ContainerOwner, HostProcess, JoinedCgroup};
     use crate::sys::scratch::Scratch;
 
@@ -269,6 +269,7 @@ mod tests {
                 attempt: 2,
             },
             spec_hash: "5f3c".to_owned(),
+            pod_requests: ResourceList::new(),
             log_path: "/var/lib/ballast/logs/default_web_8f14e45f/app/2.log".into(),
             oom_score_adj: -997,
             cgroups: vec![JoinedCgroup {
@@ -296,6 +297,17 @@ mod tests {
         let bytes = encode(&record(), Path::new("r")).expect("plain text");
         assert_eq!(String::from_utf8_lossy(&bytes), FORMAT_1);
         assert_eq!(decode(FORMAT_1.as_bytes()).expect("format 1"), record());
+    }
+
+    #[test]
+    fn what_the_pod_requests_is_in_the_record() {
+        let amount = "1500m".parse().expect("a quantity");
+        let record = ContainerRecord {
+            pod_requests: ResourceList::from([("cpu".to_owned(), amount)]),
+            ..record()
+        };
+        let bytes = encode(&record, Path::new("r")).expect("plain text");
+        assert_eq!(decode(&bytes).expect("what was written"), record);
     }
 
     #[test]

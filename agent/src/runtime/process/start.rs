@@ -135,6 +135,7 @@ impl Starter<'_> {
             id: spec.id.clone(),
             owner: spec.owner.clone(),
             spec_hash: spec.spec_hash.clone(),
+            pod_requests: spec.pod_requests.clone(),
             log_path: spec.log_path.clone(),
             oom_score_adj: spec.oom_score_adj,
             cgroups: cgroups.iter().map(JoinedCgroup::of).collect(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::start::Pipe;
 use super::*;
-use crate::model::pod::PodUid;
+use crate::model::pod::{PodUid, ResourceList};
 use crate::runtime::{
     ContainerCgroup, ContainerExit, ContainerOwner, ContainerRecord, HostProcess, StartError,
     UnknownExit,
@@ -145,6 +145,7 @@ fn spec(dir: &Path, id: &str, argv: &[&str]) -> ContainerSpec {
         oom_score_adj: 500,
         log_path: dir.join(format!("logs/{id}/0.log")),
         spec_hash: "hash".to_owned(),
+        pod_requests: ResourceList::new(),
     }
 }
 
