@@ -8,7 +8,7 @@ use super::Loop;
 use super::beginning::Beginning;
 use super::fitness::{find_node, settings};
 use super::pods::{PodEntry, StatePaths};
-use super::start::resize_volumes;
+use super::start::{resize_volume, resized_volumes};
 use crate::config::{Compat, Config, OwnConfig, PodsConfig};
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
@@ -18,6 +18,7 @@ use crate::model::admission::{Admission, Refusal};
 use crate::model::check::ManifestFacts;
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid, Redefinition, Weight};
+use crate::model::quantity::Quantity;
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::sources::manifests::{
@@ -282,8 +283,16 @@ impl Loop {
                 let text = format!("has another definition now: {}", fields.join(", "));
                 self.told.redefined(&entry.pod_ref, text);
                 let (plan, old) = (&self.hands.plan, &entry.state.pod);
-                for text in resize_volumes(plan, &self.paths, (old, pod), entry.qos) {
-                    self.told.redefined(&entry.pod_ref, text);
+                for (name, size) in resized_volumes(plan, (old, pod), entry.qos) {
+                    match resize_volume(&self.paths, &pod.uid, &name, size) {
+                        Ok(_) => {
+                            entry.late_volumes.remove(&name);
+                        }
+                        Err(why) => {
+                            self.told.redefined(&entry.pod_ref, why);
+                            entry.late_volumes.insert(name, size);
+                        }
+                    }
                 }
                 entry.facts = Arc::new(pod_facts(pod, entry.qos, self.own.compat));
                 entry.take(pod.clone(), digest, Redefinition { at, fields });
@@ -304,6 +313,22 @@ impl Loop {
                 ending.insert(pod.uid.clone(), anew);
                 self.delete_pod(&pod.uid, now);
             }
+        }
+    }
+
+    /// What a volume in memory held beyond its new size may be gone by now.
+    pub(super) fn resize_late_volumes(&mut self) {
+        let (paths, told) = (&self.paths, &self.told);
+        for entry in self.pods.values_mut() {
+            let (pod, uid) = (&entry.pod_ref, &entry.state.pod.uid);
+            entry.late_volumes.retain(|name, size| {
+                let resized = resize_volume(paths, uid, name, *size);
+                if resized == Ok(true) {
+                    let size = Quantity::from_bytes(size.0);
+                    told.redefined(pod, format!("volume {name} has {size} now"));
+                }
+                resized.is_err()
+            });
         }
     }
 

@@ -127,6 +127,7 @@ impl Loop {
             self.give_up_pre_starts(started);
             self.expire_devices(started);
             self.look_for_escapes();
+            self.resize_late_volumes();
         }
         self.sweep_placement();
         let mut starts = Vec::new();

@@ -273,35 +273,41 @@ fn memory_volume_sizes(plan: &NodePlan, pod: &Pod, class: QosClass) -> BTreeMap<
     memory_volumes(pod, class, &plan.settings, allocatable)
 }
 
-/// Gives the volumes in memory of a pod that has another definition now the sizes that it has for them. A sentence for
-/// each that keeps its own, as one that holds more.
-pub(super) fn resize_volumes(
+/// The volumes in memory that have another size by the new definition of their pod, with that.
+pub(super) fn resized_volumes(
     plan: &NodePlan,
-    paths: &StatePaths,
     (old, new): (&Pod, &Pod),
     class: QosClass,
-) -> Vec<String> {
+) -> BTreeMap<String, Bytes> {
     let before = memory_volume_sizes(plan, old, class);
-    let resized = memory_volume_sizes(plan, new, class).into_iter();
-    let mut told = Vec::new();
-    for (name, size) in resized.filter(|(name, size)| before.get(name) != Some(size)) {
-        let tree = Tree {
-            path: paths.volume(&new.uid, &name),
-            above: paths.pods(),
-            is_in_memory: true,
-        };
-        // One that is not there yet is made with its size.
-        let place = tree.place(&Root::host()).filter(Place::is_memory);
-        if let Some(place) = place
-            && let Err(error) = resize_tmpfs(&place, size)
-        {
-            let size = Quantity::from_bytes(size.0);
-            told.push(format!(
-                "volume {name} keeps its size: it cannot have {size}, as where it holds more ({error})"
-            ));
-        }
-    }
-    told
+    let mut sizes = memory_volume_sizes(plan, new, class);
+    sizes.retain(|name, size| before.get(name) != Some(&*size));
+    sizes
+}
+
+/// Gives a volume in memory another size. False: it is not there, and is made with its size. The error is a sentence: it
+/// keeps its own, as one that holds more.
+pub(super) fn resize_volume(
+    paths: &StatePaths,
+    uid: &PodUid,
+    name: &str,
+    size: Bytes,
+) -> Result<bool, String> {
+    let tree = Tree {
+        path: paths.volume(uid, name),
+        above: paths.pods(),
+        is_in_memory: true,
+    };
+    let Some(place) = tree.place(&Root::host()).filter(Place::is_memory) else {
+        return Ok(false);
+    };
+    let resized = resize_tmpfs(&place, size).map_err(|error| {
+        let size = Quantity::from_bytes(size.0);
+        format!(
+            "volume {name} keeps its size: it cannot have {size}, as where it holds more ({error})"
+        )
+    });
+    resized.map(|()| true)
 }
 
 /// Makes the directory that the volumes of a pod are in. False: something is mounted over it, or over the directory of
