@@ -236,6 +236,13 @@ impl Managers {
             })
     }
 
+    /// Whether a container of an admitted pod is to have memory of its own and has none.
+    pub fn lacks_memory(&self, pod: &Pod, container: &str) -> bool {
+        let container = pod.all_containers().find(|it| it.name == container);
+        let found = self.memory.as_ref().zip(container);
+        found.is_some_and(|(memory, container)| !memory.is_settled(pod, container))
+    }
+
     /// What the containers of a pod hold, those that hold nothing left out.
     pub fn holdings(&self, pod: &Pod) -> Vec<ContainerHoldings> {
         pod.all_containers()

@@ -265,6 +265,25 @@ fn a_pod_that_lacks_its_cpus_as_a_whole_is_not_settled() {
     assert_eq!(managers.books(), before);
 }
 
+#[test]
+fn a_container_lacks_memory_that_it_is_to_have_alone_and_has_not() {
+    let policy = TopologyManagerPolicy::SingleNumaNode;
+    let (guaranteed, shared) = (pod("a", &[(1, 1)]), pod_of("app {req memory=1Gi}"));
+    let mut managers = managers(policy);
+    for pod in [&guaranteed, &shared] {
+        assert_eq!(place(&mut managers, pod).refusal, None);
+        assert!(!managers.lacks_memory(pod, "app0"));
+    }
+    managers.memory = Managers::new(&settings(policy))
+        .expect("the settings fit the machine")
+        .memory;
+    assert!(managers.lacks_memory(&guaranteed, "app0"));
+    assert!(!managers.lacks_memory(&guaranteed, "another"));
+    assert!(!managers.lacks_memory(&shared, "app0"));
+    managers.memory = None;
+    assert!(!managers.lacks_memory(&guaranteed, "app0"), "policy None");
+}
+
 fn with_device(mut pod: Pod, n: u32) -> Pod {
     let amount = n.to_string().parse().expect("a quantity");
     let resources = &mut pod.containers[0].resources;

@@ -11,17 +11,33 @@ use super::Loop;
 use super::pods::PodEntry;
 use crate::decide::cpusets::{ContainerPlacement, holders};
 use crate::decide::resource_settings::CpuPinning;
+use crate::model::admission::Admission;
 use crate::model::cgroup::{DesiredCgroup, Existence};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerAction;
 use crate::model::cpuset::CpuSet;
+use crate::model::numa::NumaMask;
 use crate::model::pod::PodUid;
 
 impl Loop {
     pub(super) fn placement_of(&self, pod: &PodUid, container: &str) -> ContainerPlacement {
         let placement = &self.placement;
+        let nodes = placement.gives_memory_back;
+        let nodes = nodes.or_else(|| self.nodes_after_loss(pod, container));
         ContainerPlacement::of(&placement.cpus, &placement.memory, pod, container)
-            .or_memory_of(placement.gives_memory_back)
+            .or_memory_of(nodes)
+    }
+
+    /// Those of all pods, one file, for a container that goes on without memory of its own: what it had may be given to
+    /// others. `None`: it is no such container.
+    fn nodes_after_loss(&self, uid: &PodUid, container: &str) -> Option<NumaMask> {
+        let entry = self.pods.get(uid)?;
+        let is_in = entry.state.admission == Admission::Admitted;
+        let managers = &self.placement.managers;
+        match is_in && managers.lacks_memory(&entry.state.pod, container) {
+            true => self.numa_nodes_of(&self.hands.plan.kubepods_path()),
+            false => None,
+        }
     }
 
     /// The cpusets of the containers of a pod that run, and nothing else of them.

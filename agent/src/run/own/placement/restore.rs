@@ -246,7 +246,7 @@ impl Loop {
     }
 
     /// The NUMA nodes that a cgroup may have memory of, where the kernel says so.
-    fn numa_nodes_of(&self, path: &CgroupPath) -> Option<NumaMask> {
+    pub(in crate::run) fn numa_nodes_of(&self, path: &CgroupPath) -> Option<NumaMask> {
         numa_nodes(&self.node.reader.mems(path).ok().flatten()?)
     }
 
