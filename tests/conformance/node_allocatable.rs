@@ -85,6 +85,7 @@ fn allocatable(input: &Value) -> anyhow::Result<Value> {
             .iter()
             .map(|it| (it.page_size_kib << 10, it.num_pages))
             .collect(),
+        held_hugepages: Bytes(0),
         ephemeral_storage: Some(Bytes(node.ephemeral_storage)),
         max_pid: Some(node.max_pid),
     };

@@ -30,6 +30,8 @@ pub struct Machine {
     pub memory: Bytes,
     /// Page size in bytes to number of pages in the pool.
     pub hugepages: BTreeMap<u64, u64>,
+    /// Memory in huge pages that are in no pool any more and not free yet.
+    pub held_hugepages: Bytes,
     /// Size of the filesystem that holds the pods' files. `None`: not known, so it is no resource
     /// of the node.
     pub ephemeral_storage: Option<Bytes>,
@@ -78,6 +80,8 @@ pub struct NodeAllocatable {
     pub cgroup_absolute: ResourceList,
     /// What is kept back in all: kube, system, eviction. Without entries of 0.
     pub reservation: ResourceList,
+    /// See [`Machine::held_hugepages`].
+    pub held_hugepages: Bytes,
 }
 
 impl NodeAllocatable {
@@ -111,6 +115,7 @@ impl NodeAllocatable {
             reservation: reservation(&capacity, reservations),
             capacity,
             cgroup_capacity,
+            held_hugepages: machine.held_hugepages,
         }
     }
 
@@ -142,11 +147,12 @@ impl NodeAllocatable {
                 *amount = amount.minus(reserved).or_zero();
             }
         }
-        // Pages in a pool are no longer memory.
-        for (name, pages) in &self.capacity {
-            if name.starts_with("hugepages-")
-                && let Some(memory) = list.get_mut("memory")
-            {
+        // Pages in a pool are no longer memory, and those that it has lost are when they are free.
+        let held = Quantity::from_bytes(self.held_hugepages.0);
+        let pools = self.capacity.iter();
+        let pools = pools.filter(|(name, _)| name.starts_with("hugepages-"));
+        for pages in pools.map(|(_, pages)| pages).chain([&held]) {
+            if let Some(memory) = list.get_mut("memory") {
                 *memory = memory.minus(pages).or_zero();
             }
         }

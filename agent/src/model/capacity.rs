@@ -22,6 +22,9 @@ pub struct NodeCapacity {
     /// `SwapTotal`; `None` where no swap area is in use.
     pub swap: Option<Bytes>,
     pub hugepages: HugePages,
+    /// Memory in huge pages that were given back while somebody held them: beyond the pools, and not free yet.
+    #[serde(default)]
+    pub held_hugepages: Bytes,
     /// How many tasks can exist: the lesser of `pid_max` and `threads-max`.
     pub pids: Option<u64>,
     /// Size of the filesystem of the state directory, used or not.
@@ -136,6 +139,7 @@ mod tests {
             memory: Bytes(1),
             swap: None,
             hugepages: HugePages::from([(Bytes(2 << 20), 3), (Bytes(1 << 30), u64::MAX)]),
+            held_hugepages: Bytes(0),
             pids: None,
             ephemeral_storage: None,
         };

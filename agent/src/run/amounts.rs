@@ -22,6 +22,7 @@ pub(super) fn allocatable(
         n_cpus: capacity.n_cpus,
         memory: capacity.memory,
         hugepages: pools.map(|(size, n)| (size.0, *n)).collect(),
+        held_hugepages: capacity.held_hugepages,
         ephemeral_storage: capacity.ephemeral_storage,
         max_pid: capacity.pids,
     };

@@ -13,6 +13,9 @@ use crate::sources::probe::namespaces;
 use crate::sys::{FsError, Root};
 use crate::units::Bytes;
 
+/// The huge page pools of the machine.
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+
 /// The capacity of the node; `n_cpus` comes from its topology. Fails when memory is not known;
 /// what else is missing is `None`.
 pub fn capacity(root: &Root, n_cpus: u32, state_dir: &Path) -> Result<NodeCapacity, ReadError> {
@@ -31,6 +34,7 @@ pub fn capacity(root: &Root, n_cpus: u32, state_dir: &Path) -> Result<NodeCapaci
         memory: Bytes(memory),
         swap,
         hugepages: hugepage_pools(root)?,
+        held_hugepages: held_hugepages(root)?,
         pids: max_pids(pid_max.as_deref(), threads_max.as_deref()),
         ephemeral_storage: storage(root, state_dir)?,
     })
@@ -38,7 +42,21 @@ pub fn capacity(root: &Root, n_cpus: u32, state_dir: &Path) -> Result<NodeCapaci
 
 /// The huge page pools of the node. One that cannot be read is left out.
 pub fn hugepage_pools(root: &Root) -> Result<HugePages, ReadError> {
-    Ok(hugepages(root, "/sys/kernel/mm/hugepages")?)
+    Ok(hugepages(root, HUGEPAGES)?)
+}
+
+/// Memory in huge pages that were given back while somebody held them: those beyond each pool, without as many as the
+/// kernel may take there for who asks. A pool that cannot be read is left out.
+pub fn held_hugepages(root: &Root) -> Result<Bytes, ReadError> {
+    let bytes = |name: &String| {
+        let size = hugepage_size(name)?;
+        let surplus = n_pages(root, HUGEPAGES, name, "surplus_hugepages")?;
+        let overcommitted = n_pages(root, HUGEPAGES, name, "nr_overcommit_hugepages")?;
+        Some(size.0.saturating_mul(surplus.saturating_sub(overcommitted)))
+    };
+    let names = pool_names(root, HUGEPAGES)?;
+    let held = names.iter().filter_map(bytes);
+    Ok(Bytes(held.fold(0, u64::saturating_add)))
 }
 
 /// Which node this is.
@@ -63,20 +81,26 @@ pub fn running_tasks(root: &Root) -> Result<Option<u64>, ReadError> {
 /// that cannot be read or does not parse is left out. Pages that the kernel takes beyond a pool for who asks, and gives
 /// back after him (`nr_overcommit_hugepages`), are none of it.
 pub(super) fn hugepages(root: &Root, directory: &str) -> Result<HugePages, FsError> {
-    let names = match root.list(directory) {
-        Err(error) if error.is_gone() => Vec::new(),
-        names => names?,
+    let pool = |name: &String| {
+        let size = hugepage_size(name)?;
+        let surplus = n_pages(root, directory, name, "surplus_hugepages").unwrap_or(0);
+        let all = n_pages(root, directory, name, "nr_hugepages")?;
+        Some((size, all.saturating_sub(surplus)))
     };
-    let pool = |name: String| {
-        let size = hugepage_size(&name)?;
-        let count = |file: &str| -> Option<u64> {
-            let text = root.read_text(format!("{directory}/{name}/{file}")).ok()?;
-            number(&text, "a number of pages").ok()
-        };
-        let surplus = count("surplus_hugepages").unwrap_or(0);
-        Some((size, count("nr_hugepages")?.saturating_sub(surplus)))
-    };
-    Ok(names.into_iter().filter_map(pool).collect())
+    let names = pool_names(root, directory)?;
+    Ok(names.iter().filter_map(pool).collect())
+}
+
+fn pool_names(root: &Root, directory: &str) -> Result<Vec<String>, FsError> {
+    match root.list(directory) {
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        names => names,
+    }
+}
+
+fn n_pages(root: &Root, directory: &str, pool: &str, file: &str) -> Option<u64> {
+    let text = root.read_text(format!("{directory}/{pool}/{file}")).ok()?;
+    number(&text, "a number of pages").ok()
 }
 
 /// The filesystem that holds a directory, or will hold it once it is made.
@@ -196,6 +220,31 @@ mod tests {
             let found = hugepage_pools(&root).expect("a list");
             let expected = HugePages::from([(Bytes(2 << 20), expected)]);
             assert_eq!(found, expected, "{all:?} {surplus:?}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_that_were_given_back_are_held_where_no_more_may_be_taken() {
+        let base = Scratch::new("held-hugepages");
+        let root = Root::at(base.directory());
+        assert_eq!(held_hugepages(&root).expect("none"), Bytes(0));
+        let pool = "sys/kernel/mm/hugepages/hugepages-2048kB";
+        root.create_dir_all(format!("/{pool}"))
+            .expect("a directory");
+        for (surplus, overcommitted, n_held) in [
+            ("3\n", None, 0),
+            ("3\n", Some("0\n"), 3),
+            ("3\n", Some("2\n"), 1),
+            ("3\n", Some("8\n"), 0),
+            ("0\n", Some("0\n"), 0),
+        ] {
+            base.write(format!("{pool}/surplus_hugepages"), surplus);
+            if let Some(overcommitted) = overcommitted {
+                base.write(format!("{pool}/nr_overcommit_hugepages"), overcommitted);
+            }
+            let found = held_hugepages(&root).expect("a list");
+            let expected = Bytes(n_held * (2 << 20));
+            assert_eq!(found, expected, "{surplus:?} {overcommitted:?}");
         }
     }
 

@@ -13,6 +13,7 @@ fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
         n_cpus: 4,
         memory: Bytes(16 << 30),
         hugepages: BTreeMap::new(),
+        held_hugepages: Bytes(0),
         ephemeral_storage: None,
         max_pid: None,
     };

@@ -79,6 +79,7 @@ mod tests {
             memory: Bytes(10 << 30),
             swap: None,
             hugepages: Default::default(),
+            held_hugepages: Bytes(0),
             pids: Some(1000),
             ephemeral_storage: None,
         };

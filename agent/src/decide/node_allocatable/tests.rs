@@ -80,6 +80,21 @@ fn kubepods_is_limited_to_capacity_less_reservations() {
 }
 
 #[test]
+fn huge_pages_that_were_given_back_are_memory_once_they_are_free() {
+    for (held_hugepages, memory) in [(Bytes(0), 8), (Bytes(3 * GI), 5), (Bytes(10 * GI), 0)] {
+        let machine = Machine {
+            hugepages: BTreeMap::from([(2 * MI, 512)]),
+            held_hugepages,
+            ..machine(2, 9 * GI)
+        };
+        let figures = NodeAllocatable::new(&machine, &Reservations::default());
+        let left = figures.node_allocatable(110);
+        assert_eq!(left["memory"].value() >> 30, memory, "{held_hugepages:?}");
+        assert_eq!(left["hugepages-2Mi"].value() >> 30, 1);
+    }
+}
+
+#[test]
 fn a_reservation_above_the_capacity_is_named() {
     let reservations = Reservations {
         kube: list("memory=10Gi cpu=1"),

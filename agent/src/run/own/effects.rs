@@ -306,6 +306,7 @@ fn allocatable(config: &Config) -> NodeAllocatable {
         n_cpus: 8,
         memory: Bytes(16 << 30),
         hugepages: BTreeMap::from([(2 << 20, 4)]),
+        held_hugepages: Bytes(0),
         ephemeral_storage: Some(Bytes(100 << 30)),
         max_pid: Some(32_768),
     };

@@ -214,13 +214,23 @@ impl Hands {
     }
 
     /// Huge pages may have been set aside or given back, or be of another NUMA node; the budgets follow. False: they are
-    /// as they were.
+    /// as they were, but for what is held of those that were given back.
     pub(super) fn refresh_hugepages(
         &mut self,
         node: &mut Node,
         root: &Root,
         kubelet: &KubeletConfig,
     ) -> Result<bool, RunError> {
+        let held = procfs::held_hugepages(root).map_err(NodeError::from)?;
+        if held != node.capacity.held_hugepages {
+            let capacity = NodeCapacity {
+                held_hugepages: held,
+                ..node.capacity.clone()
+            };
+            let kubelet = &while_online(kubelet, &node.topology.online());
+            self.plan.allocatable = allocatable(kubelet, &capacity)?;
+            node.capacity = capacity;
+        }
         let found = procfs::hugepage_pools(root).map_err(NodeError::from)?;
         let changed = with_hugepages(&node.capacity, found);
         let have_moved = || sysfs::have_hugepages_moved(root, &node.topology);
@@ -643,6 +653,7 @@ mod tests {
             memory: Bytes(8 * GIB),
             swap: None,
             hugepages: HugePages::from([(small, 0), (Bytes(GIB), 1)]),
+            held_hugepages: Bytes(0),
             pids: None,
             ephemeral_storage: None,
         };
@@ -677,6 +688,7 @@ mod tests {
                 memory: Bytes(1 << 30),
                 swap: None,
                 hugepages: BTreeMap::new(),
+                held_hugepages: Bytes(0),
                 pids: Some(32768),
                 ephemeral_storage: None,
             };
@@ -704,6 +716,7 @@ mod tests {
             memory: Bytes(GIB),
             swap: None,
             hugepages: BTreeMap::new(),
+            held_hugepages: Bytes(0),
             pids: None,
             ephemeral_storage: Some(Bytes(10 * GIB)),
         };

@@ -7,7 +7,7 @@ use crate::observe::chain;
 use crate::sys::Root;
 
 impl Loop {
-    /// Two files, two for each size of huge pages, as many for each of several NUMA nodes, and three more on v1 where
+    /// Two files, four for each size of huge pages, two of each of several NUMA nodes, and three more on v1 where
     /// containers are placed or CPUs have moved before, unless something has changed. What cannot be read is as it was.
     pub(super) fn look_at_hardware(&mut self) {
         let kubelet = &self.config.kubelet;
