@@ -22,7 +22,7 @@ use crate::config::{
 use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
 use crate::model::placement::{CpuState, MemoryState};
-use crate::model::pod::{Pod, PodUid, ResourceList};
+use crate::model::pod::{Container, Pod, PodUid, ResourceList};
 use crate::model::topology::Topology;
 use crate::units::Bytes;
 
@@ -229,18 +229,23 @@ impl Managers {
                 self.cpu.as_ref().is_none_or(|it| {
                     let n = exclusive_cpus(pod, container, it.settings().manages_pod_level);
                     n == 0 || it.cpus_of(&pod.uid, name).is_some()
-                }) && self
-                    .memory
-                    .as_ref()
-                    .is_none_or(|it| it.is_settled(pod, container))
+                }) && self.has_memory(pod, container)
             })
+    }
+
+    /// Whether a container has the memory that it is to have alone, or as its part of what its pod has.
+    fn has_memory(&self, pod: &Pod, container: &Container) -> bool {
+        self.memory.as_ref().is_none_or(|it| {
+            it.is_settled(pod, container)
+                || !self.places_whole(pod) && it.asks_for_none(pod, container)
+        })
     }
 
     /// Whether a container of an admitted pod is to have memory of its own and has none.
     pub fn lacks_memory(&self, pod: &Pod, container: &str) -> bool {
-        let container = pod.all_containers().find(|it| it.name == container);
-        let found = self.memory.as_ref().zip(container);
-        found.is_some_and(|(memory, container)| !memory.is_settled(pod, container))
+        let mut all = pod.all_containers();
+        let found = all.find(|it| it.name == container);
+        found.is_some_and(|it| !self.has_memory(pod, it))
     }
 
     /// What the containers of a pod hold, those that hold nothing left out.

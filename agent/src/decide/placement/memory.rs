@@ -116,6 +116,12 @@ impl MemoryManager {
             || self.is_over(pod, container)
     }
 
+    /// Whether the container asks for no memory of its own, and uses what its pod has.
+    pub fn asks_for_none(&self, pod: &Pod, container: &Container) -> bool {
+        let amounts = self.requests.of_container(pod, container);
+        self.compat == Compat::Ballast && amounts.is_ok_and(|it| it.is_empty())
+    }
+
     /// An init container whose memory went back when the next one started: memory is given to all of a pod at once,
     /// and taken from these alone. Kubelet gives it to them again when it starts.
     fn is_over(&self, pod: &Pod, container: &Container) -> bool {

@@ -284,6 +284,30 @@ fn a_container_lacks_memory_that_it_is_to_have_alone_and_has_not() {
     assert!(!managers.lacks_memory(&guaranteed, "app0"), "policy None");
 }
 
+#[test]
+fn a_container_without_memory_of_its_own_has_its_part_where_the_pod_is_placed_as_a_whole() {
+    let whole = pod_of(
+        "pod {req cpu=3 memory=2Gi lim cpu=3 memory=2Gi} \
+         app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi} app {}",
+    );
+    let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
+    settings.config.pod_level_resource_managers = true;
+    for (scope, is_whole) in [
+        (TopologyManagerScope::Container, false),
+        (TopologyManagerScope::Pod, true),
+    ] {
+        settings.config.topology_manager_scope = scope;
+        let fresh = Managers::new(&settings).expect("the settings fit the machine");
+        let mut managers = fresh.clone();
+        assert_eq!(place(&mut managers, &whole).refusal, None);
+        assert!(managers.is_settled(&whole), "{scope:?}");
+        managers.memory = fresh.memory;
+        assert!(!managers.is_settled(&whole), "{scope:?}");
+        assert!(managers.lacks_memory(&whole, "app1"), "{scope:?}");
+        assert_eq!(managers.lacks_memory(&whole, "app2"), is_whole, "{scope:?}");
+    }
+}
+
 fn with_device(mut pod: Pod, n: u32) -> Pod {
     let amount = n.to_string().parse().expect("a quantity");
     let resources = &mut pod.containers[0].resources;
