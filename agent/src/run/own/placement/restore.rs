@@ -229,14 +229,11 @@ impl Loop {
         let Some(manager) = &self.placement.managers.memory else {
             return state;
         };
-        let copied = match self.node.is_unified() {
-            true => None,
-            false => self.numa_nodes_of(&self.hands.plan.kubepods_path()),
-        };
+        let all = self.numa_nodes_of(&self.hands.plan.kubepods_path());
         for (pod, container, cgroup) in self.running() {
             let mems = self.node.reader.own_mems(cgroup).ok().flatten();
             let nodes = mems.and_then(|it| numa_nodes(&it));
-            let nodes = nodes.filter(|it| were_given(*it, copied));
+            let nodes = nodes.filter(|it| were_given(*it, all));
             if let Some(blocks) = nodes.and_then(|it| manager.blocks_on(pod, container, it)) {
                 let containers = state.containers.entry(pod.uid.clone()).or_default();
                 containers.insert(container.name.clone(), blocks);
@@ -311,11 +308,11 @@ fn numa_nodes(mems: &CpuSet) -> Option<NumaMask> {
     NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))).ok()
 }
 
-/// Whether a container was given the nodes that its cpuset has. `copied`: those of the cgroups above it, which each
-/// cpuset of v1 begins with.
-fn were_given(nodes: NumaMask, copied: Option<NumaMask>) -> bool {
-    let may_be_copied = nodes.len() > 1 && copied == Some(nodes);
-    !nodes.is_empty() && !may_be_copied
+/// Whether a container was given the nodes that its cpuset has. `all`: those of all pods, which each cpuset of v1 begins
+/// with, and which whoever gave memory back or has lost it has on both.
+fn were_given(nodes: NumaMask, all: Option<NumaMask>) -> bool {
+    let may_be_of_all = nodes.len() > 1 && all == Some(nodes);
+    !nodes.is_empty() && !may_be_of_all
 }
 
 /// Whether containers may hold what a policy gave them that is off now: only a file of the one that is on says that none
@@ -355,17 +352,17 @@ mod tests {
     use crate::run::own::pods::unknown_end;
 
     #[test]
-    fn nodes_that_are_those_of_the_cgroup_above_were_given_to_nobody() {
+    fn nodes_that_are_those_of_all_pods_were_given_to_nobody() {
         let mask = NumaMask::from_bits;
-        for (nodes, copied, expected) in [
+        for (nodes, all, expected) in [
             (0b00, None, false),
             (0b11, None, true),
             (0b11, Some(0b11), false),
             (0b10, Some(0b11), true),
             (0b01, Some(0b01), true),
         ] {
-            let were_given = were_given(mask(nodes), copied.map(mask));
-            assert_eq!(were_given, expected, "{nodes:b} {copied:?}");
+            let were_given = were_given(mask(nodes), all.map(mask));
+            assert_eq!(were_given, expected, "{nodes:b} {all:?}");
         }
     }
 
