@@ -54,14 +54,18 @@ pub fn create_dirs(
         let open = |above: &OwnedFd| openat2(above, name, DIRECTORY, Mode::empty(), resolve);
         dir = match open(&dir) {
             Err(Errno::NOENT) => {
-                match mkdirat(&dir, name, mode) {
-                    Ok(()) | Err(Errno::EXIST) => {}
+                let is_made = match mkdirat(&dir, name, mode) {
+                    Ok(()) => true,
+                    // Somebody was quicker: its mode is his.
+                    Err(Errno::EXIST) => false,
                     Err(e) => return Err(failed(e)),
+                };
+                let there = open(&dir).map_err(failed)?;
+                if is_made {
+                    // The umask may have taken something of it away.
+                    fchmod(&there, mode).map_err(failed)?;
                 }
-                let made = open(&dir).map_err(failed)?;
-                // The umask may have taken something of it away.
-                fchmod(&made, mode).map_err(failed)?;
-                made
+                there
             }
             // A link is no directory either.
             Err(Errno::LOOP) => return Err(failed(Errno::NOTDIR)),
