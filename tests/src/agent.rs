@@ -19,6 +19,7 @@ use ballast::model::stats::StatsSnapshot;
 use ballast::model::status::{PodEntry, Status};
 use ballast::observe::protocol::{Answer, Request};
 use ballast::sources::checkpoint;
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -566,10 +567,24 @@ impl Drop for Agent {
 fn remove_traces(name: &str) {
     cgroup::remove_in_all(name);
     for dir in [std::env::temp_dir().join(name), Path::new(PINS).join(name)] {
+        unmount_below(&dir);
         if dir.exists()
             && let Err(error) = fs::remove_dir_all(&dir)
         {
             eprintln!("remove {}: {error}", dir.display());
+        }
+    }
+}
+
+/// Volumes in memory of pods that are still there.
+fn unmount_below(dir: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|it| it.split(' ').nth(1));
+    let below = points.map(Path::new).filter(|it| it.starts_with(dir));
+    // The last one lies over the others.
+    for point in below.collect::<Vec<_>>().into_iter().rev() {
+        if let Err(error) = umount2(point, MntFlags::MNT_DETACH) {
+            eprintln!("unmount {}: {error}", point.display());
         }
     }
 }
