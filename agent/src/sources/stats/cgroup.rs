@@ -192,6 +192,8 @@ struct Opener<'a> {
     trees: &'a Trees,
     path: &'a CgroupPath,
     faults: &'a mut Faults,
+    /// Those before it.
+    before: Faults,
 }
 
 impl Context {
@@ -491,7 +493,20 @@ impl OfRunning {
     }
 }
 
-impl Opener<'_> {
+impl<'a> Opener<'a> {
+    fn new(trees: &'a Trees, path: &'a CgroupPath, faults: &'a mut Faults) -> Self {
+        Self {
+            trees,
+            path,
+            before: *faults,
+            faults,
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        *self.faults != self.before
+    }
+
     fn dir(&mut self, controller: &str) -> Option<Dir> {
         self.faults.opened(dir(self.trees, controller, self.path))
     }
@@ -507,18 +522,13 @@ impl Opener<'_> {
 
 impl QuickFiles {
     fn open(trees: &Trees, path: &CgroupPath, faults: &mut Faults) -> Self {
-        let before = *faults;
-        let mut opener = Opener {
-            trees,
-            path,
-            faults,
-        };
+        let mut opener = Opener::new(trees, path, faults);
         let tasks = opener.dir("pids");
         Self {
             memory: opener.faults.opened(MemoryFiles::open(trees, path)),
             tasks: opener.file(tasks.as_ref(), "pids.current"),
             stall: opener.faults.opened(StallFile::open(trees, path)),
-            has_failed: *opener.faults != before,
+            has_failed: opener.has_failed(),
         }
     }
 
@@ -557,19 +567,14 @@ impl QuickFiles {
 
 impl FullFiles {
     fn open(trees: &Trees, path: &CgroupPath, faults: &mut Faults) -> Self {
-        let before = *faults;
-        let mut opener = Opener {
-            trees,
-            path,
-            faults,
-        };
+        let mut opener = Opener::new(trees, path, faults);
         let unified = opener.faults.opened(cgroup2_dir(trees, path));
         let opened = match trees.unified {
             true => Self::of_v2(&mut opener, unified),
             false => Self::of_v1(&mut opener, unified.as_ref()),
         };
         Self {
-            has_failed: *opener.faults != before,
+            has_failed: opener.has_failed(),
             ..opened
         }
     }
