@@ -233,14 +233,15 @@ fn in_scope_pod_the_containers_share_one_answer() {
     assert_eq!(managers.cpu_state().shared_pool.to_string(), "0-3");
 }
 
+/// One container has CPUs and memory of its own, the other what else its pod has.
+const WHOLE: &str = "pod {req cpu=3 memory=2Gi lim cpu=3 memory=2Gi} \
+                     app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi} app {}";
+
 /// As after its CPU book was lost: the containers that have CPUs alone are known by their cpusets, and not what the
 /// pod has.
 #[test]
 fn a_pod_that_lacks_its_cpus_as_a_whole_is_not_settled() {
-    let whole = pod_of(
-        "pod {req cpu=3 memory=2Gi lim cpu=3 memory=2Gi} \
-         app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi} app {}",
-    );
+    let whole = pod_of(WHOLE);
     let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
     settings.config.memory_manager_policy = MemoryManagerPolicy::None;
     settings.config.pod_level_resource_managers = true;
@@ -286,10 +287,7 @@ fn a_container_lacks_memory_that_it_is_to_have_alone_and_has_not() {
 
 #[test]
 fn a_container_without_memory_of_its_own_has_its_part_where_the_pod_is_placed_as_a_whole() {
-    let whole = pod_of(
-        "pod {req cpu=3 memory=2Gi lim cpu=3 memory=2Gi} \
-         app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi} app {}",
-    );
+    let whole = pod_of(WHOLE);
     let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
     settings.config.pod_level_resource_managers = true;
     for (scope, is_whole) in [
