@@ -685,7 +685,7 @@ pub struct Eviction {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -706,9 +706,9 @@ mod tests {
         assert_eq!(own.with_files_of([]), own);
     }
 
-    #[test]
-    fn a_limit_of_a_pod_says_nothing_of_the_disk() {
-        let by = |signal| EvictionCause::Threshold {
+    /// A threshold of this signal was met.
+    pub(crate) fn by(signal: Signal) -> EvictionCause {
+        EvictionCause::Threshold {
             threshold: Threshold {
                 signal,
                 amount: Amount::Fraction(0.1),
@@ -720,7 +720,11 @@ mod tests {
                 capacity: 1,
                 at: None,
             },
-        };
+        }
+    }
+
+    #[test]
+    fn a_limit_of_a_pod_says_nothing_of_the_disk() {
         for signal in [Signal::NodeFsAvailable, Signal::ImageFsInodesFree] {
             assert!(by(signal).is_of_disk(), "{signal}");
         }

@@ -38,7 +38,7 @@ pub fn is_to_return(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::eviction::{Amount, Observation, Signal, StorageLimit, Threshold, Victim};
+    use crate::model::eviction::{self, Signal, StorageLimit, Victim};
     use crate::model::pod::PodUid;
     use crate::model::record::PodRef;
 
@@ -63,19 +63,7 @@ mod tests {
     }
 
     fn by(signal: Signal) -> Eviction {
-        eviction(EvictionCause::Threshold {
-            threshold: Threshold {
-                signal,
-                amount: Amount::Fraction(0.1),
-                grace: Duration::ZERO,
-                min_reclaim: None,
-            },
-            observation: Observation {
-                available: 0,
-                capacity: 1,
-                at: None,
-            },
-        })
+        eviction(eviction::tests::by(signal))
     }
 
     #[test]
