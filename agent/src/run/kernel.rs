@@ -5,6 +5,7 @@
 //! anybody hears of it.
 
 mod losses;
+mod victims;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::watch;
 
 use self::losses::Losses;
+use self::victims::Victims;
 use super::forensics::Recorder;
 use super::missed::KillCounts;
 use super::worker::{Stop, Worker};
@@ -176,6 +178,7 @@ pub(super) struct Shared {
     kills_told: Mutex<Option<Duration>>,
     /// That it has changed.
     told_kills: Condvar,
+    pub(super) victims: Victims,
     pub(super) kill_counts: KillCounts,
 }
 
@@ -615,6 +618,13 @@ impl Listener {
             .streams
             .drain(stream, max, &mut |event| events.push(event));
         let is_more = drained.n == max;
+        if stream == Stream::Oom {
+            let victims = events.iter().filter_map(|it| match it {
+                KernelEvent::Oom(kill) => Some(kill.victim.pid),
+                _ => None,
+            });
+            self.shared.victims.add(victims, clock::boottime());
+        }
         if drained.malformed > 0 {
             tracing::error!(
                 stream = stream.name(),

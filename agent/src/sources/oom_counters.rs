@@ -118,6 +118,10 @@ pub fn spares_one(root: &Root, trees: &Trees, container: &CgroupPath) -> bool {
 pub fn has_older(root: &Root, trees: &Trees, container: &CgroupPath, than: ProcessKey) -> bool {
     let before = than.start_boottime_ns / NS_PER_TICK;
     has_process(trees, container, |pid| {
+        // Its memory is to be freed, which reading its file would hold up.
+        if pid == than.pid {
+            return false;
+        }
         let stat = root.read_text(format!("/proc/{pid}/stat"));
         let start = stat.ok().and_then(|it| start_ticks(&it));
         start.is_some_and(|it| it < before)
@@ -491,7 +495,8 @@ mod tests {
             unified: true,
             trees: vec![tree],
         };
-        for (pid, ticks) in [(7, 99), (8, 100), (9, 101)] {
+        // What is in the file of the victim itself is not looked at.
+        for (pid, ticks) in [(7, 99), (8, 50), (9, 101)] {
             fs::create_dir_all(node.path(format!("proc/{pid}"))).unwrap();
             let stat = format!("{pid} (sh) S 1 7 7 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {ticks} 1 2");
             node.write(format!("proc/{pid}/stat"), stat);

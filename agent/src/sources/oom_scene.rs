@@ -223,15 +223,22 @@ impl SceneReader {
     }
 
     /// The processes of the victim's container and of the full cgroup, the largest first, and how
-    /// many there are.
-    pub fn processes(&self, place: Place<'_>) -> (Vec<ProcessScene>, u64) {
+    /// many there are. Those of which `is_dying` is true are counted and not read: who reads of a process's
+    /// memory keeps it from being freed meanwhile, and the kernel may kill another one for want of it.
+    pub fn processes(
+        &self,
+        place: Place<'_>,
+        is_dying: impl Fn(u32) -> bool,
+    ) -> (Vec<ProcessScene>, u64) {
         let mut known = BTreeSet::new();
         let mut pids = Vec::new();
         for path in [place.victim, place.limit, place.pod].into_iter().flatten() {
             let found = self.pids(path);
             pids.extend(found.into_iter().filter(|pid| known.insert(*pid)));
         }
-        let read = pids.iter().take(MAX_PROCESSES);
+        // Each is asked for right before it is read.
+        let read = pids.iter().filter(|pid| !is_dying(**pid));
+        let read = read.take(MAX_PROCESSES);
         let mut processes: Vec<ProcessScene> = read.filter_map(|pid| self.process(*pid)).collect();
         processes.sort_by_key(|it| (Reverse(it.rss_bytes), it.pid));
         processes.truncate(NAMED_PROCESSES);

@@ -38,8 +38,10 @@ fn ends_of_processes_and_stalls_are_told_by_uid_and_id() -> Result<()> {
         let stall = stalls.iter().find(|it| whose(it) == whole);
         let stall = stall.context("it was there")?;
         assert_eq!((&stall.event.pod, &stall.event.container), (&None, &None));
-        // One that waits for memory again and again.
+        // One that waits for memory again and again. Whoever reads the files of a process while it is killed holds
+        // its memory, and then the kernel may kill the shell too: the container goes on without it.
         let waiting = limited(&pod, 602)?;
+        let _other = waiting.run_on_host("exec sleep 3600")?;
         let _program = waiting.run(&format!("while :; do {EATER}; done"))?;
         let stalls = |status: &Status| {
             let pod = pod_of(status, UID)?;

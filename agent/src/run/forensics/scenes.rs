@@ -78,7 +78,10 @@ impl Scenes {
             has_time
         };
         // Processes come first, since they are about to be gone.
-        let processes = has_time(Part::Processes).then(|| self.reader.processes(place));
+        let processes = has_time(Part::Processes).then(|| {
+            let is_dying = |pid| self.shared.victims.has(pid, clock::boottime());
+            self.reader.processes(place, is_dying)
+        });
         let mut scene = match has_time(Part::Stat) {
             true => self.reader.scene(place),
             false => Scene::default(),

@@ -141,19 +141,20 @@ fn neighbours_are_ranked_by_what_they_use() {
 }
 
 #[test]
-fn processes_are_ranked_and_those_that_are_gone_left_out() {
+fn processes_are_ranked_and_those_that_are_gone_or_dying_left_out() {
     let node = Node::new("processes");
-    node.file("cgroup/kubepods/a/main/cgroup.procs", "10\n11\n");
+    node.file("cgroup/kubepods/a/main/cgroup.procs", "10\n11\n14\n");
     node.file("cgroup/kubepods/a/other/cgroup.procs", "12\n13\n");
     node.process(10, "small", 1, 1000);
     node.process(11, "large one", 300, -5);
     node.process(12, "middle", 20, 0);
+    node.process(14, "dying", 400, 0);
     let place = Place {
         limit: Some("/kubepods/a"),
         victim: Some("/kubepods/a/main"),
         pod: Some("/kubepods/a"),
     };
-    let (processes, n) = node.reader(true).processes(place);
+    let (processes, n) = node.reader(true).processes(place, |pid| pid == 14);
     let found: Vec<(u32, &str, u64, Option<i16>)> = processes
         .iter()
         .map(|it| {
@@ -171,7 +172,7 @@ fn processes_are_ranked_and_those_that_are_gone_left_out() {
         (10, "small", 1, Some(1000)),
     ];
     assert_eq!(found, expected);
-    assert_eq!(n, 4, "13 has ended, and was there");
+    assert_eq!(n, 5, "13 has ended, and was there");
     assert_eq!(processes[0].swap_bytes, 4 << 10);
 }
 
@@ -186,5 +187,5 @@ fn of_a_node_that_is_gone_nothing_is_told_and_nothing_fails() {
     let reader = node.reader(true);
     let scene = reader.scene(place);
     assert_eq!(scene.limit, None);
-    assert_eq!(reader.processes(place), (Vec::new(), 0));
+    assert_eq!(reader.processes(place, |_| false), (Vec::new(), 0));
 }
