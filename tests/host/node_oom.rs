@@ -343,18 +343,24 @@ fn a_kill_for_a_part_of_the_numa_nodes_is_told_where_the_reason_cannot_be_read()
     run_out_of_a_part("numa-oom-derived", "derived")
 }
 
-#[cfg_attr(feature = "privileged", test)]
-fn a_kill_that_somebody_asked_for_is_not_the_nodes_by_counts_alone() -> Result<()> {
-    only_in_a_vm()?;
-    let tree = KubeTree::new("askedoomcounts", Driver::Cgroupfs)?;
-    let mut agent = Agent::observing("asked-oom-counts", &tree)?;
+/// An agent that the kernel gives no programs, and the container of a pod that it has found.
+fn by_counts_alone(name: &str, uid: &str) -> Result<(KubeTree, Agent, KubeContainer)> {
+    let tree = KubeTree::new(&name.replace('-', ""), Driver::Cgroupfs)?;
+    let mut agent = Agent::observing(name, &tree)?;
     agent.is_without_programs = true;
     agent.metrics = scrape::free_address()?;
     agent.start()?;
-    let container = tree.pod(STEADY_UID)?.container(Naming::Containerd, 1)?;
+    let container = tree.pod(uid)?.container(Naming::Containerd, 1)?;
     agent.wait("its container is found", |it| {
         it.pods.iter().any(|it| it.containers.len() == 1)
     })?;
+    Ok((tree, agent, container))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_somebody_asked_for_is_not_the_nodes_by_counts_alone() -> Result<()> {
+    only_in_a_vm()?;
+    let (_tree, agent, container) = by_counts_alone("asked-oom-counts", STEADY_UID)?;
     // Until it is certain that no limit was reached before.
     thread::sleep(Duration::from_secs(40));
     let told = ask_for_a_kill(&agent, &container)?;
@@ -368,18 +374,10 @@ fn a_kill_that_somebody_asked_for_is_not_the_nodes_by_counts_alone() -> Result<(
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_by_the_node_is_told_by_counts_alone() -> Result<()> {
     only_in_a_vm()?;
-    let tree = KubeTree::new("nodeoomcounts", Driver::Cgroupfs)?;
-    let mut agent = Agent::observing("node-oom-counts", &tree)?;
-    agent.is_without_programs = true;
-    agent.metrics = scrape::free_address()?;
-    agent.start()?;
-    let container = tree.pod(LEAK_UID)?.container(Naming::Containerd, 1)?;
+    let (_tree, agent, container) = by_counts_alone("node-oom-counts", LEAK_UID)?;
     // Until it is certain that no limit was reached before.
     let script = format!("sleep 40; exec {} {}", hog()?, leak()?);
     let mut leaks = container.run_on_host(&script)?;
-    agent.wait("its container is found", |it| {
-        it.pods.iter().any(|it| it.containers.len() == 1)
-    })?;
     let huge = HugePages::leave(500)?;
     leaks.wait()?;
     drop(huge);
