@@ -82,12 +82,20 @@ impl Faults {
         }
     }
 
+    /// `None`: it failed, which is counted.
+    pub(super) fn counted<T>(&mut self, found: Result<T, impl Into<ReadError>>) -> Option<T> {
+        match found {
+            Ok(found) => Some(found),
+            Err(error) => {
+                self.count(&error.into());
+                None
+            }
+        }
+    }
+
     /// `None`: it is not there, or it could not be opened, which is counted.
     pub(super) fn opened<T>(&mut self, found: Result<Option<T>, FsError>) -> Option<T> {
-        found.unwrap_or_else(|error| {
-            self.count(&error.into());
-            None
-        })
+        self.counted(found).flatten()
     }
 }
 
@@ -409,7 +417,7 @@ impl CgroupReader {
         let listed = each_list(dir, &mut |list| {
             all.extend(parse_pids(list).unwrap_or_default())
         });
-        cx.faults.opened(listed.map(Some))?;
+        cx.faults.counted(listed)?;
         Some(all)
     }
 

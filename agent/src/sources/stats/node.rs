@@ -11,7 +11,6 @@ use crate::model::psi::Stalls;
 use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
 use crate::model::stats::{CgroupStats, FileSystemStats, InterfaceStats, NodeStats};
 use crate::model::text::ParseError;
-use crate::sources::ReadError;
 use crate::sources::cgroup_use::{self, StallFile, if_any};
 use crate::sys::filesystem::{Filesystem, FilesystemProbe};
 use crate::sys::{HeldFile, Root};
@@ -109,7 +108,7 @@ impl NodeFigures {
         }
         let mut stalls = self.files.stalls.iter().map(|file| {
             let found = file.as_ref()?.read_all(&mut cx.buffer);
-            counted(cx, found).flatten()
+            cx.faults.counted(found).flatten()
         });
         let mut next = || stalls.next().flatten();
         stats.stalls = Stalls {
@@ -124,7 +123,7 @@ impl NodeFigures {
     fn network(&self, cx: &mut Context) -> Option<Vec<InterfaceStats>> {
         let parse = |text: &str| parse_net_dev(text, is_shown);
         let found = cgroup_use::read_lossy(self.files.network.as_ref()?, &mut cx.buffer, parse);
-        counted(cx, found)
+        cx.faults.counted(found)
     }
 
     fn n_processes(&self) -> Option<u64> {
@@ -156,17 +155,7 @@ fn value<T>(
     parse: impl Fn(&str) -> Result<T, ParseError>,
 ) -> Option<T> {
     let found = cgroup_use::read(file?, &mut cx.buffer, parse);
-    counted(cx, found)
-}
-
-fn counted<T>(cx: &mut Context, found: Result<T, ReadError>) -> Option<T> {
-    match found {
-        Ok(found) => Some(found),
-        Err(error) => {
-            cx.faults.count(&error);
-            None
-        }
-    }
+    cx.faults.counted(found)
 }
 
 #[cfg(test)]
