@@ -244,11 +244,7 @@ impl Parser<'_> {
         self.complete(&mut typed);
         if status.is_some_and(|it| !it.is_null() && it != Value::Object(Map::new())) {
             let message = "is ignored: only who runs a pod knows it";
-            let fault = FieldFault {
-                weight: Weight::Minor,
-                ..FieldFault::new("status", message)
-            };
-            self.warn(place, name.as_ref(), &[fault]);
+            self.note(place, name.as_ref(), "status", message);
         }
         let leaves_out = self.reading.leaves_out_pod_resources;
         let spec = typed.spec.as_mut();
@@ -315,6 +311,15 @@ impl Parser<'_> {
         }
     }
 
+    /// A warning of what makes no difference to what runs.
+    fn note(&mut self, place: Place<'_>, pod: Option<&String>, path: &str, message: &str) {
+        let fault = FieldFault {
+            weight: Weight::Minor,
+            ..FieldFault::new(path, message)
+        };
+        self.warn(place, pod, &[fault]);
+    }
+
     /// Kubelet ends the pod of a file in the grace of its deletion, if it has one, whatever its spec says
     /// (`calculateEffectiveGracePeriod` in pkg/kubelet/pod_workers.go, v1.36). A pod that was being deleted when
     /// somebody exported it got that grace from whoever deleted it.
@@ -322,12 +327,7 @@ impl Parser<'_> {
         let metadata = &pod.metadata;
         if metadata.deletion_timestamp.is_some() {
             let message = "is ignored: the pod runs for as long as its manifest is there";
-            let fault = FieldFault {
-                weight: Weight::Minor,
-                ..FieldFault::new("metadata.deletionTimestamp", message)
-            };
-            self.warn(place, name, &[fault]);
-            return;
+            return self.note(place, name, "metadata.deletionTimestamp", message);
         }
         let grace = metadata.deletion_grace_period_seconds;
         if let (Some(grace @ 0..), Some(spec)) = (grace, &mut pod.spec) {
