@@ -14,7 +14,7 @@ use crate::sys::{FsError, Root};
 use crate::units::Bytes;
 
 /// The huge page pools of the machine.
-const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+pub(super) const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
 
 /// The capacity of the node; `n_cpus` comes from its topology. Fails when memory is not known;
 /// what else is missing is `None`.

@@ -8,7 +8,7 @@ use crate::model::topology::{
     CacheFacts, CpuFacts, CpuId, CpuSet, NoCpus, NumaNodeFacts, NumaNodeId, Topology,
     TopologyFacts, directory_id, parse_distances,
 };
-use crate::sources::procfs::hugepages;
+use crate::sources::procfs::{HUGEPAGES, hugepages};
 use crate::sys::{FsError, Root};
 use crate::units::Bytes;
 
@@ -55,7 +55,7 @@ pub fn topology_facts(root: &Root) -> Result<TopologyFacts, FsError> {
     let (memory, pools) = if numa_nodes.is_empty() {
         (
             meminfo_bytes(&meminfo, "MemTotal").map(Bytes),
-            hugepages(root, "/sys/kernel/mm/hugepages")?,
+            hugepages(root, HUGEPAGES)?,
         )
     } else {
         (None, HugePages::new())

@@ -19,7 +19,7 @@ use crate::model::stats::{
     NodeStats, PodStats, StatsSnapshot,
 };
 use crate::model::time::WallTime;
-use crate::sources::procfs::hugepages;
+use crate::sources::procfs::hugepage_pools;
 use crate::sources::sysfs;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{Root, Trees, clock, steady};
@@ -119,7 +119,7 @@ impl StatsReader {
         machine: Arc<Machine>,
         page_size: u64,
     ) -> Self {
-        let sizes = hugepages(root, "/sys/kernel/mm/hugepages").unwrap_or_default();
+        let sizes = hugepage_pools(root).unwrap_or_default();
         // Guaranteed pods are right below kubepods.
         let kinds = [
             GroupKind::Kubepods,
