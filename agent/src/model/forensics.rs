@@ -376,8 +376,9 @@ impl OomRecord {
     pub fn n_unnamed_after(&self, since: Duration) -> u64 {
         let later = &self.more_victims;
         let follows_them = later.get(FIRST_VICTIMS).or(later.last());
-        let until = follows_them.map_or(self.event.boottime_ns, |it| it.boottime_ns);
-        match Duration::from_nanos(until) > since {
+        // Of a record that had no room for names nothing is known.
+        let is_after = |it: &LaterVictim| Duration::from_nanos(it.boottime_ns) > since;
+        match follows_them.is_none_or(is_after) {
             true => self.n_kills.saturating_sub(1 + later.len() as u64),
             false => 0,
         }

@@ -216,6 +216,15 @@ fn later_kills_are_all_counted_and_the_first_and_the_last_of_them_named() {
 }
 
 #[test]
+fn kills_without_a_name_may_all_be_later_than_the_record_itself() {
+    let mut record = record(RecordId(1));
+    let since = Duration::from_nanos(record.event.boottime_ns);
+    assert_eq!(record.n_unnamed_after(since), 0, "there is none");
+    record.n_kills = 5;
+    assert_eq!(record.n_unnamed_after(since), 4);
+}
+
+#[test]
 fn file_names_sort_as_their_records_and_nothing_else_is_one() {
     assert!(RecordId(9).file_name() < RecordId(10).file_name());
     let id = RecordId(u64::MAX);
