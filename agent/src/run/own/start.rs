@@ -229,14 +229,13 @@ pub(super) fn make_volumes(
     if !root.has_name(&directory)? {
         root.create_dir_all(&directory)?;
     }
+    let is_made = |it: &&Volume| matches!(it.source, VolumeSource::EmptyDir { .. });
+    let mut volumes = pod.volumes.iter().filter(is_made).peekable();
+    if volumes.peek().is_none() || !provide_place_of_volumes(paths, &pod.uid)? {
+        return Ok(());
+    }
     let sizes = memory_volume_sizes(plan, pod, entry.qos);
-    for volume in &pod.volumes {
-        if !matches!(volume.source, VolumeSource::EmptyDir { .. }) {
-            continue;
-        }
-        if !provide_place_of_volumes(paths, &pod.uid)? {
-            return Ok(());
-        }
+    for volume in volumes {
         let path = paths.volume(&pod.uid, &volume.name);
         // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
         root.provide_shared_dir(&path, pod.fs_group)?;
