@@ -227,9 +227,7 @@ impl Hands {
                 held_hugepages: held,
                 ..node.capacity.clone()
             };
-            let kubelet = &while_online(kubelet, &node.topology.online());
-            self.plan.allocatable = allocatable(kubelet, &capacity)?;
-            node.capacity = capacity;
+            self.set_capacity(node, capacity, kubelet)?;
         }
         let found = procfs::hugepage_pools(root).map_err(NodeError::from)?;
         let changed = with_hugepages(&node.capacity, found);
@@ -240,9 +238,8 @@ impl Hands {
         let capacity = changed.unwrap_or_else(|| node.capacity.clone());
         let online = node.topology.online();
         let topology = sysfs::topology_within(root, &online).map_err(NodeError::from)?;
-        let kubelet = &while_online(kubelet, &online);
-        self.plan.allocatable = allocatable(kubelet, &capacity)?;
-        (node.topology, node.capacity) = (topology, capacity);
+        self.set_capacity(node, capacity, kubelet)?;
+        node.topology = topology;
         Ok(true)
     }
 
@@ -253,9 +250,19 @@ impl Hands {
         size: Option<Bytes>,
         kubelet: &KubeletConfig,
     ) -> Result<(), SettingError> {
-        let Some(capacity) = with_disk(&node.capacity, size) else {
-            return Ok(());
-        };
+        match with_disk(&node.capacity, size) {
+            Some(capacity) => self.set_capacity(node, capacity, kubelet),
+            None => Ok(()),
+        }
+    }
+
+    /// The node has so much by now, with the CPUs that it had; the budgets follow.
+    fn set_capacity(
+        &mut self,
+        node: &mut Node,
+        capacity: NodeCapacity,
+        kubelet: &KubeletConfig,
+    ) -> Result<(), SettingError> {
         let kubelet = &while_online(kubelet, &node.topology.online());
         self.plan.allocatable = allocatable(kubelet, &capacity)?;
         node.capacity = capacity;
