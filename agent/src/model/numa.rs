@@ -93,6 +93,11 @@ impl NumaMask {
         self.iter().map(|it| CpuId(it.0)).collect()
     }
 
+    /// The nodes of a `cpuset.mems`.
+    pub fn of_ids(ids: &CpuSet) -> Result<Self, NumaNodeTooLarge> {
+        Self::new(ids.iter().map(|it| NumaNodeId(it.0)))
+    }
+
     /// Fewer nodes first; of as many, the one that is less as a number, so that low ids win.
     pub fn cmp_narrower(self, other: Self) -> Ordering {
         (self.len(), self.0).cmp(&(other.len(), other.0))

@@ -35,7 +35,7 @@ impl Loop {
         let is_in = entry.state.admission == Admission::Admitted;
         let managers = &self.placement.managers;
         match is_in && managers.lacks_memory(&entry.state.pod, container) {
-            true => self.numa_nodes_of(&self.hands.plan.kubepods_path()),
+            true => self.numa_nodes_of_pods(),
             false => None,
         }
     }

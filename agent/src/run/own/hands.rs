@@ -26,7 +26,7 @@ use crate::model::eviction::{Amount, Signal};
 use crate::model::numa::NumaMask;
 use crate::model::pod::ResourceList;
 use crate::model::quantity::Quantity;
-use crate::model::topology::{NumaNodeId, Topology};
+use crate::model::topology::Topology;
 use crate::run::RunError;
 use crate::run::amounts;
 use crate::run::check::reserved_facts;
@@ -287,7 +287,7 @@ impl Hands {
         };
         let cpus = node.reader.cpus(&parent)?;
         let mems = node.reader.mems(&parent)?;
-        let mems = mems.and_then(|it| NumaMask::new(it.iter().map(|it| NumaNodeId(it.0))).ok());
+        let mems = mems.and_then(|it| NumaMask::of_ids(&it).ok());
         let is_free = placement.cpu_manager_policy == CpuManagerPolicy::None;
         self.plan.ancestors = cpus.zip(mems).map(|(cpus, mems)| AncestorCpuset {
             cpus,

@@ -16,12 +16,10 @@ use crate::decide::placement::record::AdmissionRecord;
 use crate::model::admission::{Admission, MAX_RECORD_BYTES};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerState;
-use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
 use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::{Container, Pod, PodUid};
-use crate::model::topology::NumaNodeId;
 use crate::observe::chain;
 use crate::observe::metrics::labels::{MoveReason, RestoreResult};
 use crate::sources::kubelet_state::{self, KubeletStateError};
@@ -85,8 +83,7 @@ impl Loop {
         let gives_back =
             may_be_pinned && is_off && self.running().any(|(_, _, cgroup)| has_cpuset(cgroup));
         let gives_memory_back = may_have_memory && is_memory_off && self.running().next().is_some();
-        let kubepods = self.hands.plan.kubepods_path();
-        let nodes = gives_memory_back.then(|| self.numa_nodes_of(&kubepods));
+        let nodes = gives_memory_back.then(|| self.numa_nodes_of_pods());
         self.placement.gives_back = gives_back;
         self.placement.gives_memory_back = nodes.flatten();
         self.placement.is_giving_back = gives_back || gives_memory_back;
@@ -229,10 +226,10 @@ impl Loop {
         let Some(manager) = &self.placement.managers.memory else {
             return state;
         };
-        let all = self.numa_nodes_of(&self.hands.plan.kubepods_path());
+        let all = self.numa_nodes_of_pods();
         for (pod, container, cgroup) in self.running() {
             let mems = self.node.reader.own_mems(cgroup).ok().flatten();
-            let nodes = mems.and_then(|it| numa_nodes(&it));
+            let nodes = mems.and_then(|it| NumaMask::of_ids(&it).ok());
             let nodes = nodes.filter(|it| were_given(*it, all));
             if let Some(blocks) = nodes.and_then(|it| manager.blocks_on(pod, container, it)) {
                 let containers = state.containers.entry(pod.uid.clone()).or_default();
@@ -242,9 +239,10 @@ impl Loop {
         state
     }
 
-    /// The NUMA nodes that a cgroup may have memory of, where the kernel says so.
-    pub(in crate::run) fn numa_nodes_of(&self, path: &CgroupPath) -> Option<NumaMask> {
-        numa_nodes(&self.node.reader.mems(path).ok().flatten()?)
+    /// The NUMA nodes that pods may have memory of, where the kernel says so.
+    pub(in crate::run) fn numa_nodes_of_pods(&self) -> Option<NumaMask> {
+        let mems = self.node.reader.mems(&self.hands.plan.kubepods_path());
+        NumaMask::of_ids(&mems.ok().flatten()?).ok()
     }
 
     /// The devices of running containers, which show in the records of their admissions alone. One whose record
@@ -302,10 +300,6 @@ impl Loop {
             !others.contains(uid) && entry.is_none_or(|entry| !super::holds(entry))
         })
     }
-}
-
-fn numa_nodes(mems: &CpuSet) -> Option<NumaMask> {
-    NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))).ok()
 }
 
 /// Whether a container was given the nodes that its cpuset has. `all`: those of all pods, which each cpuset of v1 begins
