@@ -46,8 +46,8 @@ pub(super) fn faults(
     let below: Vec<PathBuf> = below.map(|it| config.state_directory.join(it)).collect();
     let state = ("stateDirectory", config.state_directory.as_path());
     let of_start = [Some(state), socket.map(|it| ("socket", it))];
-    let of_state = below.iter().map(|it| ("stateDirectory", it.as_path()));
-    let of_start = of_start.into_iter().flatten().chain(of_state);
+    let of_state = || below.iter().map(|it| ("stateDirectory", it.as_path()));
+    let of_start = of_start.into_iter().flatten().chain(of_state());
     let mut links = BTreeSet::new();
     faults.extend(of_start.filter_map(|(field, path)| {
         let (path, target) = link_to_nothing(root, path)?;
@@ -67,7 +67,8 @@ pub(super) fn faults(
         path,
     }));
     let lock = config.state_directory.join(STATE_LOCK);
-    faults.extend(in_the_way(root, config, more, &lock, &below));
+    let directories = of_state().chain(more.iter().copied());
+    faults.extend(in_the_way(root, &config.socket, directories, &lock));
     let mut made = std::iter::once(&lock).chain(&below);
     let state = made.find_map(|it| above_missing(root, it));
     // Each start makes it anew.
@@ -83,21 +84,15 @@ pub(super) fn faults(
 }
 
 /// The socket is to be where a start needs a directory or its lock. What is there already is told of the socket itself.
-fn in_the_way(
+fn in_the_way<'a>(
     root: &Root,
-    config: &Config,
-    more: &[(&'static str, &Path)],
+    socket: &Path,
+    mut directories: impl Iterator<Item = (&'static str, &'a Path)>,
     lock: &Path,
-    below_state: &[PathBuf],
 ) -> Option<RunError> {
-    let socket = &config.socket;
     if root.exists(socket) {
         return None;
     }
-    let below_state = below_state
-        .iter()
-        .map(|it| ("stateDirectory", it.as_path()));
-    let mut directories = below_state.chain(more.iter().copied());
     let directory = directories.find(|(_, it)| it.starts_with(socket));
     let (field, what) = match directory {
         Some((field, _)) => (field, "a directory"),
@@ -107,7 +102,7 @@ fn in_the_way(
     Some(RunError::InTheWay {
         field,
         what,
-        path: socket.clone(),
+        path: socket.to_owned(),
     })
 }
 
