@@ -842,12 +842,11 @@ impl Loop {
     fn walk(&mut self, began: Began) {
         let now = clock::boottime();
         self.walked_at = now;
-        let walked = self.tree.walk();
-        if walked.is_ok() && self.tree.place().is_some() {
-            self.tree.kernel.kill_counts.all_are_found();
-        }
-        match walked {
+        match self.tree.walk() {
             Ok(without_uid) => {
+                if self.tree.place().is_some() {
+                    self.tree.kernel.kill_counts.all_are_found();
+                }
                 let why = without_uid.first().map(|first| {
                     let which = pods_without_uid(without_uid.len(), first.as_str());
                     format!("{which}; {NOT_SHOWN}")
