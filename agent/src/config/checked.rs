@@ -16,6 +16,7 @@ use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_duty::KubeletDuty;
 pub use crate::model::kubelet_duty::KubeletNames;
 use crate::model::pod::ResourceList;
+use crate::model::quantity::Quantity;
 use crate::units::Micros;
 
 use super::duration::{self, SignedDuration};
@@ -380,6 +381,13 @@ impl KubeletConfig {
     /// `cgroupRoot` on disk.
     pub fn cgroup_root_path(&self) -> CgroupPath {
         self.cgroup_root.at(self.cgroup_driver)
+    }
+
+    /// What `systemReserved` and `kubeReserved` keep of a resource together.
+    pub fn reserved(&self, resource: &str) -> Quantity {
+        let lists = [&self.system_reserved, &self.kube_reserved];
+        let reserved = lists.into_iter().filter_map(|it| it.get(resource));
+        reserved.fold(Quantity::ZERO, |sum, it| sum.plus(it))
     }
 }
 

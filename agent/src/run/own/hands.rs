@@ -544,9 +544,7 @@ fn too_many_pids<'a>(
     let enforced = &kubelet.enforce_node_allocatable;
     let capacity = allocatable.cgroup_capacity.get(PID);
     let capacity = capacity.filter(|_| enforced.contains(&Enforcement::Pods))?;
-    let lists = [&kubelet.system_reserved, &kubelet.kube_reserved];
-    let reserved = lists.into_iter().filter_map(|it| it.get(PID));
-    let reserved = reserved.fold(Quantity::ZERO, |sum, it| sum.plus(it));
+    let reserved = kubelet.reserved(PID);
     (reserved > *capacity).then_some((reserved, capacity))
 }
 

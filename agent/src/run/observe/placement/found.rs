@@ -11,7 +11,6 @@ use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_state::{CPU_FILE, MEMORY_FILE, OfPolicy, gives_out};
 use crate::model::placement::CpuState;
 use crate::model::pod::ResourceList;
-use crate::model::quantity::Quantity;
 use crate::model::topology::Topology;
 use crate::sources::kubelet_state::{self, KubeletStateError};
 use crate::sys::{FsError, Root};
@@ -165,9 +164,7 @@ fn reserved(
     topology: &Topology,
     state: &CpuState,
 ) -> Result<CpuSet, String> {
-    let reservations = [&kubelet.system_reserved, &kubelet.kube_reserved];
-    let of_cpu = reservations.into_iter().filter_map(|it| it.get("cpu"));
-    let of_cpu = of_cpu.fold(Quantity::ZERO, |sum, it| sum.plus(it));
+    let of_cpu = kubelet.reserved("cpu");
     let settings = PlacementSettings {
         compat: Compat::Kubelet,
         config: kubelet.placement.clone(),
