@@ -172,11 +172,11 @@ pub(super) fn find_pods(
         .and_then(|trees| {
             let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
             let (place, kubelet) = find_place(&root, &reader, observe)?;
-            let root = place.as_ref().map(|it| &it.root);
+            let roots = place.iter().flat_map(|it| &it.roots);
             // What cannot be read is told by itself.
-            let walked =
-                root.and_then(|it| kube_tree::walk(reader.trees(), it, &mut |_, _| {}).ok());
-            Ok((place, kubelet, walked.unwrap_or_default()))
+            let walk = |it| kube_tree::walk(reader.trees(), it, &mut |_, _| {}).ok();
+            let without_uid: Vec<CgroupPath> = roots.filter_map(walk).flatten().collect();
+            Ok((place, kubelet, without_uid))
         });
     match place {
         Ok((Some(place), kubelet, without_uid)) => {
