@@ -4,8 +4,9 @@
 //! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
 //! cgroup version, so that two reports can be compared line by line; locked memory has an item only
 //! where it counts and is limited, sockets below `kubeletDirectory` where their paths are too long,
-//! manifests where they were read, and the clock where the API server has told its own. A fact that is not
-//! known is said to be unknown, and never fatal.
+//! manifests where they were read, the state directory where files of pods are on another file system, and
+//! the clock where the API server has told its own. A fact that is not known is said to be unknown, and never
+//! fatal.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -497,12 +498,17 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
             ),
         )
         .with_remedy("drain the node when the driver of kubelet changes, or stop one of the two programs"),
-        Some(PodCgroups::Found { without_uid, .. }) if !without_uid.is_empty() => {
-            let first = without_uid.first().map_or("", String::as_str);
-            CheckItem::degraded(NAME, pods_without_uid(without_uid.len(), first), NOT_SHOWN)
-                .with_remedy("give their manifests another metadata.uid, or none")
-        }
-        Some(PodCgroups::Found { path, driver, .. }) => {
+        Some(PodCgroups::Found {
+            path,
+            driver,
+            without_uid,
+            ..
+        }) => {
+            if let Some(first) = without_uid.first() {
+                let which = pods_without_uid(without_uid.len(), first);
+                return CheckItem::degraded(NAME, which, NOT_SHOWN)
+                    .with_remedy("give their manifests another metadata.uid, or none");
+            }
             let driver = match driver {
                 CgroupDriver::Cgroupfs => "cgroupfs",
                 CgroupDriver::Systemd => "systemd",
