@@ -355,22 +355,23 @@ fn a_kill_in_a_container_that_is_removed_at_once_is_on_both_pages() -> Result<()
         container.remove();
         containers.push(container);
     }
-    let check = || -> Result<()> {
-        for container in &containers {
-            let own = [("pod_uid", UID), ("container_id", &*container.id)];
-            let cadvisor = [("id", container.path.as_str())];
-            let found = scrape::oom_kills(&agent.metrics, &own, &cadvisor)?;
-            ensure!(
-                found == (Some(1.0), Some(1.0)),
-                "{found:?} of {}",
-                container.id
-            );
-        }
-        Ok(())
+    let check = || {
+        let mut containers = containers.iter();
+        containers.try_for_each(|it| check_counted(&agent, it, 1))
     };
     until("each is counted", check)?;
     thread::sleep(2 * GRACE);
     check()
+}
+
+/// Both pages have so many kills of a container of the pod.
+fn check_counted(agent: &Agent, container: &KubeContainer, n: u64) -> Result<()> {
+    let own = [("pod_uid", UID), ("container_id", container.id.as_str())];
+    let cadvisor = [("id", container.path.as_str())];
+    let found = scrape::oom_kills(&agent.metrics, &own, &cadvisor)?;
+    let n = Some(n as f64);
+    ensure!(found == (n, n), "{found:?} of {n:?} in {}", container.id);
+    Ok(())
 }
 
 /// A child of the first process is killed once the agent and what it has pinned are gone: all, or the program alone
@@ -744,15 +745,9 @@ fn dies_amid_kills(test: &str, is_without_programs: bool) -> Result<()> {
     let all = u64::from(3 * each + 4);
     let by_kernel = cgroup::oom_kills(&container.path)?;
     assert_eq!(by_kernel, all + u64::from(before), "counted by the kernel");
-    let expected = [(&container, all), (&unseen, 3)].map(|(it, n)| (it, Some(n as f64)));
-    let check = |agent: &Agent| -> Result<()> {
-        for (container, n) in expected {
-            let own = [("pod_uid", UID), ("container_id", container.id.as_str())];
-            let cadvisor = [("id", container.path.as_str())];
-            let found = scrape::oom_kills(&agent.metrics, &own, &cadvisor)?;
-            ensure!(found == (n, n), "{found:?} of {n:?} in {}", container.id);
-        }
-        Ok(())
+    let check = |agent: &Agent| {
+        check_counted(agent, &container, all)?;
+        check_counted(agent, &unseen, 3)
     };
     until("all kills are counted", || check(&agent))?;
     // One whose report went with an agent has no record, and is missed.
