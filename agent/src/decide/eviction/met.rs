@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::capacity;
 use crate::config::KubeletConfig;
 use crate::model::eviction::{Amount, Observation, Signal};
 use crate::model::quantity::{Format, Quantity};
@@ -21,7 +22,6 @@ pub struct Met {
 
 /// `now`: of the node as it is. What is not known is not met.
 pub fn met_thresholds(kubelet: &KubeletConfig, now: &BTreeMap<Signal, Observation>) -> Vec<Met> {
-    let units = |it: i64| Quantity::from_units(it, Format::BinarySi);
     let mut met = Vec::new();
     for (field, texts) in [
         ("evictionHard", &kubelet.eviction_hard),
@@ -35,9 +35,9 @@ pub fn met_thresholds(kubelet: &KubeletConfig, now: &BTreeMap<Signal, Observatio
             let Ok(Some(amount)) = Amount::parse_threshold(text) else {
                 continue;
             };
-            let capacity = units(observation.capacity);
+            let capacity = capacity(observation);
             let wanted = amount.of(&capacity);
-            if wanted > units(observation.available) {
+            if wanted > Quantity::from_units(observation.available, Format::BinarySi) {
                 met.push(Met {
                     signal: *signal,
                     field,
