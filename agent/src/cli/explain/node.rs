@@ -126,14 +126,12 @@ fn render_numa_nodes(nodes: &[NumaNodeStatus], width: usize, paint: Paint, out: 
             let [free, allocatable] = [it.free, it.allocatable].map(|it| format::bytes(Bytes(it)));
             Some(format!("{free}/{allocatable}"))
         };
-        let reserved = |resource: &str| {
-            let it = node.memory.get(resource)?.system_reserved?;
-            Some(format::bytes(Bytes(it)))
-        };
+        let reserved = node.memory.get("memory").and_then(|it| it.system_reserved);
+        let reserved = reserved.map(|it| format::bytes(Bytes(it)));
         // Huge page sizes that the node has none of say nothing.
         let hugepages = node.memory.iter().filter_map(|(resource, it)| {
-            let kept = reserved(resource).filter(|_| it.system_reserved > Some(0));
-            let kept = kept.map(|it| format!(", {it} reserved"));
+            let kept = it.system_reserved.filter(|it| *it > 0);
+            let kept = kept.map(|it| format!(", {} reserved", format::bytes(Bytes(it))));
             let is_shown = resource != "memory" && (it.allocatable > 0 || kept.is_some());
             let line = || {
                 let (name, kept) = (printable(resource), kept.unwrap_or_default());
@@ -146,7 +144,7 @@ fn render_numa_nodes(nodes: &[NumaNodeStatus], width: usize, paint: Paint, out: 
             node.cpus.to_string(),
             free_cpus.unwrap_or_else(|| NOTHING.to_owned()),
             amounts("memory").unwrap_or_else(|| NOTHING.to_owned()),
-            reserved("memory").unwrap_or_else(|| NOTHING.to_owned()),
+            reserved.unwrap_or_else(|| NOTHING.to_owned()),
         ];
         table.row_with(cells, Tone::Plain, hugepages.collect());
     }
