@@ -503,10 +503,10 @@ impl KillAccounts {
             }
         }
         let over = self.accounts.extract_if(.., |_, it| it.is_over());
-        let mut before = self.before.as_mut();
         for (cgroup, account) in over {
             // Should it be found again: a report that came since may tell that a process was counted twice.
-            if let Some(known) = before.as_mut().and_then(|it| it.get_mut(&cgroup)) {
+            let before = self.before.as_mut();
+            if let Some(known) = before.and_then(|it| it.get_mut(&cgroup)) {
                 *known = account.known;
             }
         }

@@ -67,8 +67,9 @@ pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
 /// What somebody asks for by SysRq f is done by a worker of the kernel (drivers/tty/sysrq.c), which reclaims nothing for
 /// it; what it is known to have reclaimed may be of long ago.
 fn may_be_asked_for(kill: &OomKill, evidence: Evidence) -> bool {
-    let is_noted = !evidence.tells_reclaim || kill.last_reclaim.is_some();
-    kill.trigger_comm.starts_with("kworker/") && (evidence.has_stalled == Some(false) || !is_noted)
+    let has_reclaimed_none = evidence.tells_reclaim && kill.last_reclaim.is_none();
+    kill.trigger_comm.starts_with("kworker/")
+        && (evidence.has_stalled == Some(false) || has_reclaimed_none)
 }
 
 /// It may have been the node, so the rest of the evidence is worth a look.
