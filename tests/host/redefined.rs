@@ -166,15 +166,17 @@ fn a_container_is_restarted_for_another_limit_where_its_policy_says_so() -> Resu
     Ok(())
 }
 
-/// It takes the limit of its pod for its size, be that raised or lowered; where it holds more, once it holds less.
+/// It takes the limit of its pod for its size, be that raised or lowered; where it holds more, once it holds less,
+/// by another agent too.
 #[cfg_attr(feature = "privileged", test)]
 fn a_volume_in_memory_follows_the_memory_limit_of_its_pod() -> Result<()> {
     let mut agent = Agent::new("resized-volume")?.with_quick_passes();
     agent.start()?;
     let volumes = json!([{"name": "memory", "emptyDir": {"medium": "Memory"}}]);
     // 16 MiB are those of the other container.
-    let put = |mib: u64| agent.put(&pod(3601, mib - 16).with("volumes", volumes.clone()));
-    put(48)?;
+    let put =
+        |agent: &Agent, mib: u64| agent.put(&pod(3601, mib - 16).with("volumes", volumes.clone()));
+    put(&agent, 48)?;
     let first = agent.wait_pod("static", "runs", is_running)?;
     let volume = pod_dir(&agent.state(), &first).join("volumes/memory");
     let size = || -> Result<u64> {
@@ -183,25 +185,30 @@ fn a_volume_in_memory_follows_the_memory_limit_of_its_pod() -> Result<()> {
     };
     assert_eq!(size()?, 48);
     for mib in [80, 48, 80] {
-        put(mib)?;
+        put(&agent, mib)?;
         agent.wait_for("it has the size", || Ok(size()? == mib))?;
     }
     let held = volume.join("held");
     fs::write(&held, vec![1_u8; 64 << 20])?;
-    put(48)?;
-    let is_told = |what: &str| -> Result<bool> {
-        let told = redefinitions(&agent)?;
+    put(&agent, 48)?;
+    let is_told = |agent: &Agent, what: &str| -> Result<bool> {
+        let told = redefinitions(agent)?;
         Ok(told.iter().any(|it| it.starts_with(what)))
     };
     agent.wait_for("it is told", || {
-        is_told("volume memory keeps its size: it cannot have 48Mi")
+        is_told(&agent, "volume memory keeps its size: it cannot have 48Mi")
     })?;
+    // The next agent knows it too.
+    agent.stop()?;
+    agent.start()?;
     agent.wait_full_passes(2)?;
     assert_eq!(size()?, 80);
     assert_eq!(fs::metadata(&held)?.len(), 64 << 20);
     fs::remove_file(&held)?;
     agent.wait_for("it has its size", || Ok(size()? == 48))?;
-    agent.wait_for("that is told", || is_told("volume memory has 48Mi now"))?;
+    agent.wait_for("that is told", || {
+        is_told(&agent, "volume memory has 48Mi now")
+    })?;
     let status = agent.wait_pod("static", "runs", is_running)?;
     for container in ["app", "other"] {
         assert_eq!(pid_of(&status, container), pid_of(&first, container));

@@ -19,6 +19,7 @@ use crate::model::container::{
 use crate::model::eviction::{Eviction, EvictionCause};
 use crate::model::pod::{Container, Pod, Redefinition, RestartPolicy};
 use crate::model::time::WallTime;
+use crate::units::Bytes;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub struct PodState {
     /// The last one; `None`: `pod` is the definition that was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redefined: Option<Redefinition>,
+    /// Volumes in memory that held more when they were to have these sizes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub late_volumes: BTreeMap<String, Bytes>,
     pub containers: Vec<ContainerStatus>,
     /// Of those that run, by container name; what it has of others means nothing. Versions before it have noted none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -90,6 +94,7 @@ impl PodState {
             manifest: None,
             digest: None,
             redefined: None,
+            late_volumes: BTreeMap::new(),
             containers,
             first_processes: BTreeMap::new(),
             deletion: None,
@@ -257,6 +262,18 @@ mod tests {
         // Still among its init containers: the others have yet to begin.
         assert_eq!(of("Never", &["second"]), [done, new, runs, new, new]);
         assert_eq!(of("Never", &["first"]), [runs, new, new, new, new]);
+    }
+
+    #[test]
+    fn the_size_that_a_volume_has_later_is_stored() {
+        let pod = crate::decide::testing::pod("app {}");
+        let mut state = PodState::new(pod, "boot".to_owned(), WallTime::default());
+        let stored = |it: &PodState| serde_json::to_string(it).expect("a record");
+        assert!(!stored(&state).contains("lateVolumes"));
+        let size = Bytes(48 << 20);
+        state.late_volumes.insert("memory".to_owned(), size);
+        let read: PodState = serde_json::from_str(&stored(&state)).expect("a record");
+        assert_eq!(read, state);
     }
 
     #[test]

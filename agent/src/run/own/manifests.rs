@@ -286,11 +286,11 @@ impl Loop {
                 for (name, size) in resized_volumes(plan, (old, pod), entry.qos) {
                     match resize_volume(&self.paths, &pod.uid, &name, size) {
                         Ok(_) => {
-                            entry.late_volumes.remove(&name);
+                            entry.state.late_volumes.remove(&name);
                         }
                         Err(why) => {
                             self.told.redefined(&entry.pod_ref, why);
-                            entry.late_volumes.insert(name, size);
+                            entry.state.late_volumes.insert(name, size);
                         }
                     }
                 }
@@ -321,7 +321,8 @@ impl Loop {
         let (paths, told) = (&self.paths, &self.told);
         for entry in self.pods.values_mut() {
             let (pod, uid) = (&entry.pod_ref, &entry.state.pod.uid);
-            entry.late_volumes.retain(|name, size| {
+            let n_late = entry.state.late_volumes.len();
+            entry.state.late_volumes.retain(|name, size| {
                 let resized = resize_volume(paths, uid, name, *size);
                 if resized == Ok(true) {
                     let size = Quantity::from_bytes(size.0);
@@ -329,6 +330,7 @@ impl Loop {
                 }
                 resized.is_err()
             });
+            entry.is_unsaved |= entry.state.late_volumes.len() < n_late;
         }
     }
 

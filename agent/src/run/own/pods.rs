@@ -32,7 +32,6 @@ use crate::model::time::WallTime;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, Signal, logs};
 use crate::sys::patience::Errand;
 use crate::sys::{FsError, steady};
-use crate::units::Bytes;
 
 /// Records and directories of pods, below the state directory.
 pub(super) const PODS: &str = "pods";
@@ -208,8 +207,6 @@ pub(super) struct PodEntry {
     pub keeps_place: bool,
     /// Why it has not taken the definition that its manifest has now.
     pub held_back: Option<String>,
-    /// Volumes in memory that held more when they were to have these sizes.
-    pub late_volumes: BTreeMap<String, Bytes>,
     /// Containers whose cgroup could not be made as it should be, with the error.
     pub cgroup_faults: BTreeMap<CgroupPath, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
@@ -261,7 +258,6 @@ impl PodEntry {
             waits_for_room: false,
             keeps_place: false,
             held_back: None,
-            late_volumes: BTreeMap::new(),
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
             are_host_paths_checked: false,
