@@ -105,6 +105,22 @@ pub fn type_of(root: &Root, device: u64) -> Option<String> {
     filesystem.split(' ').next().map(str::to_owned)
 }
 
+/// The source of the mount that holds `path`, such as `/dev/vda1`: of the one that was mounted last at the longest part
+/// of it.
+pub fn source_of(root: &Root, path: &Path) -> Option<String> {
+    let text = root.read_text("/proc/self/mountinfo").ok()?;
+    let mounts = text.lines().filter_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let point = unescape(mount.split(' ').nth(4)?.as_bytes());
+        Some((point, filesystem.split(' ').nth(1)?))
+    });
+    // Of several at one place, the last.
+    let (_, source) = mounts
+        .filter(|(point, _)| path.starts_with(point))
+        .max_by_key(|(point, _)| point.as_os_str().len())?;
+    Some(unescape(source.as_bytes()).to_string_lossy().into_owned())
+}
+
 /// The first mount of a filesystem: "36 35 98:0 / /mnt rw - ext4 ...", proc_pid_mountinfo(5).
 fn line_of(text: &str, device: u64) -> Option<&str> {
     let device = format!("{}:{}", stat::major(device), stat::minor(device));

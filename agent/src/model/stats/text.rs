@@ -341,27 +341,5 @@ pub fn hugetlb_name(page_size: u64) -> String {
     }
 }
 
-/// The source of the mount that holds `path`, of the lines of `/proc/self/mountinfo`
-/// (proc_pid_mountinfo(5)): the one that was mounted last at the longest part of it.
-pub fn mount_source<'a>(mountinfo: &'a str, path: &std::path::Path) -> Option<&'a str> {
-    let mut best: Option<(usize, &str)> = None;
-    for line in mountinfo.lines() {
-        let Some(point) = line.split(' ').nth(4) else {
-            continue;
-        };
-        let Some(source) = line
-            .split_once(" - ")
-            .and_then(|(_, after)| after.split(' ').nth(1))
-        else {
-            continue;
-        };
-        let is_longer = best.is_none_or(|(length, _)| point.len() >= length);
-        if path.starts_with(point) && is_longer {
-            best = Some((point.len(), source));
-        }
-    }
-    best.map(|(_, source)| source)
-}
-
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,31 @@ fn mountinfo_lines_are_read_with_their_escapes() {
 }
 
 #[test]
+fn the_source_of_a_mount_is_found_below_any_name() {
+    let scratch = Scratch::new("mount-source");
+    let text = "1 0 254:0 / / rw - ext4 /dev/root rw\n\
+                2 1 254:16 / /var rw shared:1 - xfs /dev/vdb rw\n\
+                3 1 0:5 / /v rw - tmpfs none rw\n\
+                a line that is none\n\
+                4 1 254:32 / /mnt/a\\040b\\134c rw - ext4 /dev/my\\040disk rw\n\
+                5 1 254:48 / /over rw - ext4 /dev/vdc rw\n\
+                6 5 254:64 / /over rw - ext4 /dev/vdd rw\n";
+    let root = Root::at(scratch.directory());
+    root.create_dir_all("/proc/self").expect("a directory");
+    scratch.write("proc/self/mountinfo", text);
+    for (path, source) in [
+        ("/var/lib/ballast", "/dev/vdb"),
+        ("/varied", "/dev/root"),
+        ("/mnt/a b\\c/state", "/dev/my disk"),
+        ("/mnt/a", "/dev/root"),
+        ("/over/state", "/dev/vdd"),
+    ] {
+        let found = source_of(&root, Path::new(path));
+        assert_eq!(found.as_deref(), Some(source), "{path}");
+    }
+}
+
+#[test]
 fn an_escape_that_is_cut_or_too_large_is_kept_as_it_is() {
     for text in ["\\", "\\04", "\\777", "\\4x0", "a\\"] {
         assert_eq!(unescape(text.as_bytes()), Path::new(text), "{text}");

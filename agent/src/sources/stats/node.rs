@@ -8,10 +8,11 @@ use crate::model::capacity::running_pids;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::node_memory::Meminfo;
 use crate::model::psi::Stalls;
-use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
+use crate::model::stats::text::{parse_diskstats, parse_net_dev};
 use crate::model::stats::{CgroupStats, FileSystemStats, InterfaceStats, NodeStats};
 use crate::model::text::ParseError;
 use crate::sources::cgroup_use::{self, StallFile, if_any};
+use crate::sources::mounts;
 use crate::sys::filesystem::{Filesystem, FilesystemProbe};
 use crate::sys::{HeldFile, Root};
 
@@ -61,14 +62,12 @@ impl NodeFiles {
 impl NodeFigures {
     /// `nodefs`: the file system that is shown.
     pub(super) fn open(root: &Root, nodefs: FilesystemProbe) -> Self {
-        let mounts = root.read_text("/proc/self/mountinfo").unwrap_or_default();
         // Mounts are told by paths without links.
         let at = nodefs.canonical_path();
         let at = at.as_deref().unwrap_or(nodefs.path());
-        let device = mount_source(&mounts, at).unwrap_or_default();
         Self {
             root: root.clone(),
-            device: device.to_owned(),
+            device: mounts::source_of(root, at).unwrap_or_default(),
             nodefs,
             cgroup: CgroupReader::at(CgroupPath::root()),
             files: NodeFiles::default(),

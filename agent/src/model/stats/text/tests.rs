@@ -1,7 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
-use std::path::Path;
-
 use super::*;
 use crate::model::stats::IoByOperation;
 
@@ -184,10 +182,5 @@ fn small_texts_are_read() {
     }
     for (size, name) in [(64 << 10, "64KB"), (2 << 20, "2MB"), (1 << 30, "1GB")] {
         assert_eq!(hugetlb_name(size), name);
-    }
-    let mounts = "1 0 254:0 / / rw - ext4 /dev/root rw\n\
-        2 1 254:16 / /var rw shared:1 - xfs /dev/vdb rw\n3 1 0:5 / /v rw - tmpfs none rw\n";
-    for (path, expected) in [("/var/lib/ballast", "/dev/vdb"), ("/varied", "/dev/root")] {
-        assert_eq!(mount_source(mounts, Path::new(path)), Some(expected));
     }
 }
