@@ -16,7 +16,7 @@ use crate::decide::eviction::signals::observations;
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{MemoryMethod, NodeReading};
-use crate::model::kubelet_state::DEVICE_PLUGINS;
+use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
@@ -81,7 +81,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let made = [PODS, process::RECORDS];
     let mut faults = directories::faults(root, config, &directories_of(own), &made);
     faults.extend(check_apart(root, config, own).err());
-    faults.extend(among_plugins(root, config, own));
+    faults.extend(in_place_of_kubelets(root, config, own));
     faults.extend(serve::faults(&config.metrics));
     let node = find_node(root, config);
     let cgroup_root = config.kubelet.cgroup_root_path();
@@ -198,13 +198,28 @@ fn check_apart(root: &Root, config: &Config, own: &OwnConfig) -> Result<(), RunE
     }
 }
 
-/// A start removes every socket in the directory of device plugins, after it has made its own.
-fn among_plugins(root: &Root, config: &Config, own: &OwnConfig) -> Option<RunError> {
-    let plugins = settled(root, &own.kubelet_directory.join(DEVICE_PLUGINS))?;
-    let is_there = settled(root, config.socket.parent()?)? == plugins;
-    is_there.then(|| RunError::InTheWay {
+/// The socket is where a start has one for others, after its own, or a directory for such. What is there already is
+/// told of the socket itself.
+fn in_place_of_kubelets(root: &Root, config: &Config, own: &OwnConfig) -> Option<RunError> {
+    let of_kubelet = |it: &str| settled(root, &own.kubelet_directory.join(it));
+    let plugins = of_kubelet(DEVICE_PLUGINS)?;
+    let resources = of_kubelet(POD_RESOURCES_SOCKET)?;
+    let directory = settled(root, config.socket.parent()?)?;
+    let socket = directory.join(config.socket.file_name()?);
+    let what = if directory == plugins {
+        "the sockets of device plugins, all of which a start removes"
+    } else if socket == resources {
+        "the socket of the pod resources API"
+    } else if (socket == plugins || Some(&*socket) == resources.parent())
+        && !root.exists(&config.socket)
+    {
+        "a directory"
+    } else {
+        return None;
+    };
+    Some(RunError::InTheWay {
         field: "kubeletDirectory",
-        what: "the sockets of device plugins, all of which a start removes",
+        what,
         path: config.socket.clone(),
     })
 }
@@ -243,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_kept_apart_from_those_of_device_plugins() {
+    fn the_socket_is_kept_apart_from_those_for_others() {
         let base = Scratch::new("fitness");
         let link = base.link("link", ".");
         let found = |socket: &Path| {
@@ -255,7 +270,7 @@ mod tests {
             );
             let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
             let own = loaded.config.mode.own().expect("it is");
-            let fault = among_plugins(&Root::host(), &loaded.config, own)?;
+            let fault = in_place_of_kubelets(&Root::host(), &loaded.config, own)?;
             Some(fault.to_string())
         };
         for name in [
@@ -265,11 +280,20 @@ mod tests {
         ] {
             assert_eq!(found(&base.path(name)), None, "{name}");
         }
-        for name in ["device-plugins/agent.sock", "device-plugins/kubelet.sock"] {
+        let of_plugins = "the sockets of device plugins, all of which a start removes";
+        for (name, what) in [
+            ("device-plugins/agent.sock", of_plugins),
+            ("device-plugins/kubelet.sock", of_plugins),
+            (
+                "pod-resources/kubelet.sock",
+                "the socket of the pod resources API",
+            ),
+            ("device-plugins", "a directory"),
+            ("pod-resources", "a directory"),
+        ] {
             for socket in [base.path(name), link.join(name)] {
                 let right = format!(
-                    "socket: {} is where kubeletDirectory has the sockets of device plugins, all of which a start removes; \
-                     right would be a path of its own",
+                    "socket: {} is where kubeletDirectory has {what}; right would be a path of its own",
                     socket.display()
                 );
                 assert_eq!(found(&socket), Some(right));
