@@ -72,7 +72,7 @@ use crate::sources::stats::{CLOCK_SET, booted_at};
 use crate::sources::wakers::Bell;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
-use crate::sys::{Root, clock, page_size};
+use crate::sys::{Root, Trees, clock, page_size};
 
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
@@ -173,9 +173,7 @@ pub(super) fn find_pods(
             let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
             let (place, kubelet) = find_place(&root, &reader, observe)?;
             let roots = place.iter().flat_map(|it| &it.roots);
-            // What cannot be read is told by itself.
-            let walk = |it| kube_tree::walk(reader.trees(), it, &mut |_, _| {}).ok();
-            let without_uid: Vec<CgroupPath> = roots.filter_map(walk).flatten().collect();
+            let without_uid = find_without_uid(reader.trees(), roots);
             Ok((place, kubelet, without_uid))
         });
     match place {
@@ -197,6 +195,15 @@ pub(super) fn find_pods(
         }
         Err(error) => (PodCgroups::Unknown(crate::observe::chain(&error)), None),
     }
+}
+
+/// Pods without a UID. What cannot be read is told by itself.
+fn find_without_uid<'a>(
+    trees: &Trees,
+    roots: impl Iterator<Item = &'a CgroupPath>,
+) -> Vec<CgroupPath> {
+    let walk = |it| kube_tree::walk(trees, it, &mut |_, _| {}).ok();
+    roots.filter_map(walk).flatten().collect()
 }
 
 fn facts_of(
@@ -953,6 +960,31 @@ fn nowhere(configured: &[CgroupPath], kubelet: Option<&Kubelet>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Tree;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn pods_without_a_uid_are_looked_for_below_the_roots_of_both_drivers() {
+        let dir = Scratch::new("without-uid");
+        let pods = [
+            "/a/kubepods/pod_b",
+            "/a.slice/a-kubepods.slice/a-kubepods-pod_c.slice",
+        ];
+        for pod in pods {
+            let made = Root::at(dir.directory()).create_dir_all(pod);
+            made.expect("a directory");
+        }
+        let tree = Tree::open(BTreeSet::new(), dir.directory()).expect("a directory");
+        let trees = Trees {
+            unified: true,
+            trees: vec![tree],
+        };
+        let roots: [CgroupPath; 3] =
+            ["/a", "/absent", "/a.slice"].map(|it| it.parse().expect("a path"));
+        let found = find_without_uid(&trees, roots.iter());
+        let found: Vec<_> = found.iter().map(CgroupPath::as_str).collect();
+        assert_eq!(found, pods);
+    }
 
     #[test]
     fn walks_that_cost_much_come_less_often_and_as_often_as_those_that_nobody_asks_for() {
