@@ -84,7 +84,7 @@ pub fn has_name(above: &Path, path: &Path) -> Result<bool, FsError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat2(&base, path, flags, Mode::empty(), SAME_MOUNT) {
         Ok(_) | Err(Errno::XDEV) => Ok(true),
-        Err(Errno::NOENT) => Ok(false),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
         Err(e) => Err(failed(e)),
     }
 }

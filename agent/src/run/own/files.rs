@@ -90,15 +90,16 @@ impl Files {
 }
 
 /// Whether one of these parts of a directory of a pod is still there, under its name or on its way out. What is mounted
-/// on the way to one is asked nothing: the part is taken for there.
+/// on the way to one is asked nothing: the part is taken for there, and so is one of which nobody can say.
 pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool {
     let Some(above) = directory.parent() else {
         return false;
     };
     let root = Root::host();
     let is_in = |name: &Path| {
+        let has = |it: &PathBuf| below::has_name(above, &name.join(it));
         let mut parts = parts.iter();
-        parts.any(|it| below::has_name(above, &name.join(it)).unwrap_or(false))
+        parts.any(|it| has(it).unwrap_or_else(|error| !error.is_gone()))
     };
     let prefix = format!("{PREFIX}{uid}-");
     // Another pod may have a UID that begins like this one.
@@ -109,7 +110,10 @@ pub(super) fn is_left(directory: &Path, uid: &PodUid, parts: &[PathBuf]) -> bool
     let is_leaving = |name: &String| is_of_pod(name) && is_in(Path::new(name));
     // In this order: it gets the other name in between.
     directory.file_name().is_some_and(|it| is_in(Path::new(it)))
-        || root.list(above).is_ok_and(|it| it.iter().any(is_leaving))
+        || match root.list(above) {
+            Ok(names) => names.iter().any(is_leaving),
+            Err(error) => !error.is_gone(),
+        }
 }
 
 impl Backoff {
@@ -197,6 +201,9 @@ mod tests {
         root.remove_dir_all(leaving).unwrap();
         assert_eq!(left(), [false, false]);
         assert!(!is_left(&pod, &uid, &[]));
+        let left_in = |above: PathBuf| is_left(&above.join("pod"), &uid, &[PathBuf::from(".")]);
+        assert!(!left_in(dir.path("absent")));
+        assert!(left_in(dir.unreadable("unread")), "nobody can say");
     }
 
     /// As procfs is wherever there is one.
