@@ -114,9 +114,11 @@ impl Records {
         Ok(suffixes.map(str::to_owned).collect())
     }
 
-    /// Whether the program has run since the record was found as one that has not.
+    /// Whether the program has run since the record was found as one that has not. Where nobody can say, it has: nothing
+    /// runs twice.
     pub(super) fn has_run(&self, id: &ContainerId) -> bool {
-        Root::host().exists(self.path(id, RAN))
+        let found = Root::host().symlink_metadata(self.path(id, RAN));
+        found.map_or_else(|error| !error.is_gone(), |_| true)
     }
 
     /// Every record, by id. What is damaged is set aside, what the kernel fails to read stays; both are reported.
@@ -343,8 +345,12 @@ mod tests {
         assert_eq!(["a", "a-01", "d-0"].map(has), [false; 3]);
         let cut_short = ["a-0", "b-0", "c-0", "d-0", "e-0"].map(is_cut_short);
         assert_eq!(cut_short, [false, true, false, false, true]);
+        let has_run = |id: &str| records.has_run(&ContainerId::new(id).expect("valid"));
+        assert_eq!(["a-0", "b-0", "d-0"].map(has_run), [true, false, false]);
         Root::host().remove_dir_all(&records.dir).expect("removed");
         assert!(has("d-0") && !is_cut_short("b-0"), "nobody can say");
+        state.write("containers", "");
+        assert!(has_run("b-0"), "nobody can say");
     }
 
     #[test]
