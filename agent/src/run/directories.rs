@@ -48,17 +48,7 @@ pub(super) fn faults(
     let of_start = [Some(state), socket.map(|it| ("socket", it))];
     let of_state = || below.iter().map(|it| ("stateDirectory", it.as_path()));
     let of_start = of_start.into_iter().flatten().chain(of_state());
-    let mut links = BTreeSet::new();
-    faults.extend(of_start.filter_map(|(field, path)| {
-        let (path, target) = link_to_nothing(root, path)?;
-        // All that is below a link leads through it.
-        let is_first = links.insert((field, path.clone()));
-        is_first.then_some(RunError::LinkToNothing {
-            field,
-            path,
-            target,
-        })
-    }));
+    faults.extend(links_to_nothing(root, of_start));
     let is_file = |it: &&PathBuf| root.exists(it) && !root.is_dir(it);
     let files = below.iter().filter(is_file).cloned();
     faults.extend(files.map(|path| RunError::Directory {
@@ -104,6 +94,25 @@ fn in_the_way<'a>(
         what,
         path: socket.to_owned(),
     })
+}
+
+/// Links that keep a start from making directories, each with its field.
+pub(super) fn links_to_nothing<'a>(
+    root: &Root,
+    directories: impl IntoIterator<Item = (&'static str, &'a Path)>,
+) -> Vec<RunError> {
+    let mut links = BTreeSet::new();
+    let link = |(field, path): (&'static str, &Path)| {
+        let (path, target) = link_to_nothing(root, path)?;
+        // All that is below a link leads through it.
+        let is_first = links.insert((field, path.clone()));
+        is_first.then_some(RunError::LinkToNothing {
+            field,
+            path,
+            target,
+        })
+    };
+    directories.into_iter().filter_map(link).collect()
 }
 
 /// A link on the way to a path, and what it leads to, which is not there: no directory can be made in its place.

@@ -80,6 +80,7 @@ pub(super) struct Fit {
 pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit, RunError> {
     let made = [PODS, process::RECORDS];
     let mut faults = directories::faults(root, config, &directories_of(own), &made);
+    faults.extend(directories::links_to_nothing(root, made_of(own)));
     faults.extend(check_apart(root, config, own).err());
     faults.extend(in_place_of_kubelets(root, config, own));
     faults.extend(serve::faults(&config.metrics));
@@ -118,10 +119,13 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
 /// Those that this mode alone has, each with its field.
 fn directories_of(own: &OwnConfig) -> Vec<(&'static str, &Path)> {
     let PodsConfig::Manifests { manifest_directory } = &own.pods;
-    let mut all = vec![
-        ("kubeletDirectory", own.kubelet_directory.as_path()),
-        ("pods.manifestDirectory", manifest_directory.as_path()),
-    ];
+    let manifests = ("pods.manifestDirectory", manifest_directory.as_path());
+    made_of(own).into_iter().chain([manifests]).collect()
+}
+
+/// Of them, those that a start makes.
+fn made_of(own: &OwnConfig) -> Vec<(&'static str, &Path)> {
+    let mut all = vec![("kubeletDirectory", own.kubelet_directory.as_path())];
     let record = own.eviction.record.as_ref();
     all.extend(record.map(|it| ("eviction.record.directory", it.directory.as_path())));
     all
@@ -255,6 +259,35 @@ mod tests {
             file.display()
         );
         assert_eq!(told, [right]);
+    }
+
+    /// Manifests may come where a link leads, and are told to be missing until then.
+    #[test]
+    fn a_link_that_leads_nowhere_is_in_the_way_of_what_a_start_makes_beside_the_state_directory() {
+        let base = Scratch::new("fitness");
+        let [kubelet, record, _] =
+            ["kubelet", "record", "manifests"].map(|it| base.link(it, "gone"));
+        let text = format!(
+            "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             kubeletDirectory: {0}/kubelet\npods: {{manifestDirectory: {0}/manifests}}\n\
+             eviction: {{record: {{directory: {0}/record/below}}}}\n",
+            base.directory().display(),
+        );
+        let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
+        let own = loaded.config.mode.own().expect("it is");
+        let faults = directories::links_to_nothing(&Root::host(), made_of(own));
+        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let right = [
+            ("kubeletDirectory", kubelet),
+            ("eviction.record.directory", record),
+        ];
+        let right = right.map(|(field, link)| {
+            format!(
+                "{field}: {} is a link to gone, which is not there; right would be a directory",
+                link.display()
+            )
+        });
+        assert_eq!(told, right);
     }
 
     #[test]
