@@ -33,8 +33,13 @@ pub use error::{RecordFault, RuntimeError, StartError, StartWarning};
 /// the sink given to the implementation's constructor, on a thread of the runtime. The sink must
 /// not block and must not call the runtime.
 pub trait Runtime: Send {
-    /// Reads what an earlier agent left behind and adopts what still runs. Called once, before any
-    /// [`Runtime::start`]; reads one file per container, so it may take some milliseconds.
+    /// Reads what an earlier agent left behind, and holds the processes that are still there, so that none of them
+    /// ends unseen. To be called before the exits are looked at that are reported for [`Runtime::recover`]: they tell
+    /// of all others. Reads one file per container, so it may take some milliseconds.
+    fn find(&mut self) -> Result<(), RuntimeError>;
+
+    /// Adopts what was found, at once where nobody has called [`Runtime::find`]. Called once, before any
+    /// [`Runtime::start`].
     fn recover(&mut self) -> Result<Recovered, RuntimeError>;
 
     /// Watches a container that runs and whose record was lost, by what is known of it otherwise, and stores the

@@ -368,6 +368,8 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         recorder.recorder.saver(),
         state.tell_loop(to_loop.clone()),
     )?;
+    // Before the rings are looked at, which have the ends of those that are gone by now.
+    state.runtime.find()?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     let above = kubepods.parent();
     shared.kill_counts.look_below(above.as_slice());

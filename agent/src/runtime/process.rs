@@ -152,6 +152,10 @@ impl ProcessRuntime {
 }
 
 impl Runtime for ProcessRuntime {
+    fn find(&mut self) -> Result<(), RuntimeError> {
+        self.shared.find()
+    }
+
     fn recover(&mut self) -> Result<Recovered, RuntimeError> {
         self.shared.recover()
     }

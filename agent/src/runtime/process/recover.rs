@@ -10,7 +10,8 @@ use super::Shared;
 use super::records::Found;
 use super::state::{Watched, lock};
 use crate::runtime::{
-    ContainerEnd, ContainerExit, ContainerRecord, HostProcess, Recovered, RuntimeError, UnknownExit,
+    ContainerEnd, ContainerExit, ContainerRecord, HostProcess, RecordFault, Recovered,
+    RuntimeError, UnknownExit,
 };
 use crate::sys::launch::is_readable_within;
 use crate::sys::syscall::{pidfd_open, pidfd_send_signal};
@@ -21,6 +22,13 @@ use crate::sys::{FsError, chain};
 const GATE_TIMEOUT: Duration = Duration::from_secs(5);
 const GATE_STEP: Duration = Duration::from_millis(2);
 
+/// The records of an earlier agent, with the processes that were there when they were read.
+#[derive(Debug)]
+pub(super) struct Left {
+    found: Vec<(Found, Option<OwnedFd>)>,
+    faults: Vec<RecordFault>,
+}
+
 /// What became of the process of a record.
 enum Fate {
     Runs(OwnedFd),
@@ -29,14 +37,38 @@ enum Fate {
 }
 
 impl Shared {
+    pub(super) fn find(&self) -> Result<(), RuntimeError> {
+        let left = self.left()?;
+        lock(&self.state).left = Some(left);
+        Ok(())
+    }
+
+    fn left(&self) -> Result<Left, RuntimeError> {
+        let (records, faults) = self.records.load()?;
+        let mut found = Vec::new();
+        for it in records {
+            let may_run = it.record.end.is_none() && it.record.boot_id == self.boot_id;
+            let process = match may_run {
+                true => open_process(it.record.process)?,
+                false => None,
+            };
+            found.push((it, process));
+        }
+        Ok(Left { found, faults })
+    }
+
     pub(super) fn recover(&self) -> Result<Recovered, RuntimeError> {
-        let (found, faults) = self.records.load()?;
+        let left = lock(&self.state).left.take();
+        let Left { found, faults } = match left {
+            Some(left) => left,
+            None => self.left()?,
+        };
         let mut recovered = Recovered {
             faults,
             ..Recovered::default()
         };
         let mut adopted = Vec::new();
-        for Found { record, has_run } in found {
+        for (Found { record, has_run }, process) in found {
             if record.end.is_some() {
                 recovered.ended.push(record);
                 continue;
@@ -47,7 +79,7 @@ impl Shared {
                 recovered.ended.push(self.end(record, exit));
                 continue;
             }
-            match self.fate(&record, has_run)? {
+            match self.fate(&record, has_run, process)? {
                 Fate::Runs(pidfd) => adopted.push((record, pidfd)),
                 Fate::NeverRan => {
                     if let Err(error) = self.records.remove(&record.id) {
@@ -116,12 +148,16 @@ impl Shared {
         record
     }
 
-    fn fate(&self, record: &ContainerRecord, has_run: bool) -> Result<Fate, RuntimeError> {
-        let pidfd = open_process(record.process)?;
+    fn fate(
+        &self,
+        record: &ContainerRecord,
+        has_run: bool,
+        process: Option<OwnedFd>,
+    ) -> Result<Fate, RuntimeError> {
         if has_run {
-            return Ok(pidfd.map_or(Fate::Ended, Fate::Runs));
+            return Ok(process.map_or(Fate::Ended, Fate::Runs));
         }
-        let Some(pidfd) = pidfd else {
+        let Some(pidfd) = process else {
             // It may have passed the gate, run and ended since the records were listed.
             return Ok(if self.records.has_run(&record.id) {
                 Fate::Ended

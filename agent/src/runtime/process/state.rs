@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::recover::Left;
 use crate::model::event::{ExitStatus, ProcessKey};
 use crate::runtime::{ContainerId, ContainerRecord, HostProcess};
 
@@ -22,6 +23,8 @@ pub(super) struct Watched {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Found, and not recovered yet.
+    pub(super) left: Option<Left>,
     /// Queued or being started.
     pub(super) starting: BTreeSet<ContainerId>,
     pub(super) running: BTreeMap<ContainerId, Token>,

@@ -648,6 +648,36 @@ fn a_later_agent_adopts_what_runs() {
     );
 }
 
+/// Who looks at the exits between the two sees none of it.
+#[test]
+fn an_end_between_the_look_and_the_recovery_is_told_later() {
+    let dir = TestDir::new("found");
+    let mut it = Fixture::new(dir.0.directory());
+    it.runtime
+        .start(spec(dir.0.directory(), "c0", &["sleep", "100"]))
+        .unwrap();
+    let process = it.started();
+    drop(it);
+    let mut it = Fixture::new(dir.0.directory());
+    it.runtime.find().unwrap();
+    let pidfd = crate::sys::syscall::pidfd_open(process.pid).unwrap();
+    pidfd_send_signal(pidfd.as_fd(), 9).unwrap();
+    assert!(is_readable_within(pidfd.as_fd(), DEADLINE).unwrap());
+    wait_child(pidfd.as_fd(), Reap::Yes).unwrap();
+    let recovered = it.runtime.recover().unwrap();
+    assert!(recovered.ended.is_empty(), "{recovered:?}");
+    let key = ProcessKey {
+        pid: process.pid,
+        start_boottime_ns: process.start_ticks * HostProcess::NS_PER_TICK,
+    };
+    let killed = ExitStatus::Signal {
+        signal: 9,
+        core_dumped: false,
+    };
+    it.runtime.report_exit(key, killed);
+    assert_eq!(it.exited(), signal(9));
+}
+
 #[test]
 fn an_agent_killed_at_any_moment_leaves_no_doubt() {
     let n_containers: usize = 8;
