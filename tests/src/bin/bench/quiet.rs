@@ -262,14 +262,10 @@ fn spawns(fleet: &mut Fleet) -> Result<Vec<Row>> {
             continue;
         }
         let (runs_before, seconds_before) = before.get(&program).copied().unwrap_or_default();
-        let runs = runs - runs_before;
-        let ns = (seconds - seconds_before) * 1e9 / runs;
-        rows.push(Row::value(
+        rows.push(ebpf::mean(
             &format!("eBPF {program}: mean of a run, one spawn after the other"),
-            N_PAIRS,
-            format_args!("{ns:.0} ns"),
-            "400 ns",
-            Verdict::of(ns <= ebpf::BUDGET_NS),
+            runs - runs_before,
+            seconds - seconds_before,
         ));
     }
     fs::write(dir.join("end"), "")?;
