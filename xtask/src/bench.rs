@@ -25,7 +25,8 @@ pub(crate) struct Arguments {
 enum Part {
     /// OOM kills to handled events, alone and in bursts
     Oom,
-    /// What the eBPF programs cost per event
+    /// What the eBPF programs cost per event, and a pod whose processes they watch; how soon the end of a container is
+    /// known; the agent's memory
     Ebpf,
     /// Processes and cgroups that come and go, to handled events
     Process,
