@@ -240,6 +240,18 @@ enum Extent {
     Named,
 }
 
+impl Extent {
+    /// Whether a lane that is left out has failed. `chooses`: only some tests are to run.
+    fn requires(self, lane: Lane, chooses: bool) -> bool {
+        match self {
+            // That it has no tests to choose among is no fault of the machine.
+            Self::Gate => lane.has_tests() || !chooses,
+            Self::All => false,
+            Self::Named => true,
+        }
+    }
+}
+
 fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<ExitCode> {
     check_options(&arguments.pass_on)?;
     let only = only(&arguments.pass_on);
@@ -271,12 +283,7 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
                 None => runner.run(*lane),
             };
             for row in rows {
-                // A lane of the gate that has no test of a name is no fault of the machine.
-                let is_required = match extent {
-                    Extent::Gate => arguments.pass_on.is_empty(),
-                    Extent::All => false,
-                    Extent::Named => true,
-                };
+                let is_required = extent.requires(*lane, chooses(&arguments.pass_on));
                 let row = if is_required { row.required() } else { row };
                 if matches!(row.outcome, Outcome::Failed(_)) {
                     runner.times.lane_failed(&row.name);
@@ -302,13 +309,16 @@ fn only(pass_on: &[String]) -> Vec<String> {
         let value = std::env::var_os(it)?;
         Some(format!("{it}={}", value.display()))
     });
-    let shown = |it: &&String| !SHOW.contains(&it.as_str());
-    pass_on
-        .iter()
-        .filter(shown)
-        .cloned()
-        .chain(variables)
-        .collect()
+    choosing(pass_on).cloned().chain(variables).collect()
+}
+
+/// Those of the arguments that choose tests.
+fn choosing(pass_on: &[String]) -> impl Iterator<Item = &String> {
+    pass_on.iter().filter(|it| !SHOW.contains(&it.as_str()))
+}
+
+fn chooses(pass_on: &[String]) -> bool {
+    choosing(pass_on).next().is_some()
 }
 
 /// Refuses what the lanes would pass over.
@@ -341,8 +351,8 @@ impl Runner<'_> {
         let left_out: Vec<_> = lanes
             .iter()
             .filter_map(|lane| {
-                let chooses = !self.pass_on.is_empty() && !lane.has_tests();
-                let why = chooses.then(|| "it has no tests to choose among".to_owned());
+                let has_none = chooses(self.pass_on) && !lane.has_tests();
+                let why = has_none.then(|| "it has no tests to choose among".to_owned());
                 Some((*lane, why.or_else(|| lane.cannot_run())?))
             })
             .collect();
@@ -493,7 +503,7 @@ impl Runner<'_> {
 
     fn vm(&mut self) -> Result<Vec<Row>> {
         let programs = vm::Programs {
-            is_short: self.pass_on.is_empty(),
+            is_short: !chooses(self.pass_on),
             ..vm::Programs::of(self.programs()?.host()?, self.pass_on)
         };
         let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
@@ -612,5 +622,26 @@ mod tests {
             "host",
         ];
         assert_eq!(gate, expected);
+    }
+
+    #[test]
+    fn a_lane_of_the_gate_that_cannot_run_has_failed_whatever_tests_are_chosen() {
+        for (lane, chooses, required) in [
+            (Lane::Host, false, true),
+            (Lane::Host, true, true),
+            (Lane::Tidy, false, true),
+            (Lane::Tidy, true, false),
+        ] {
+            assert_eq!(Extent::Gate.requires(lane, chooses), required, "{lane:?}");
+            assert!(Extent::Named.requires(lane, chooses));
+            assert!(!Extent::All.requires(lane, chooses));
+        }
+    }
+
+    #[test]
+    fn what_is_about_the_output_chooses_no_tests() {
+        let all = |it: &[&str]| -> Vec<String> { it.iter().map(|it| (*it).to_owned()).collect() };
+        assert!(!chooses(&all(&SHOW)));
+        assert!(chooses(&all(&["--nocapture", "oom::"])));
     }
 }
