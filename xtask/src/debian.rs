@@ -21,8 +21,10 @@ pub(crate) fn fill(directory: &Path, with: impl FnOnce(&Path) -> Result<()>) -> 
     let partial = directory.with_added_extension(format!("partial-{}", std::process::id()));
     remove(&partial)?;
     create(&partial)?;
-    let filled = with(&partial).and_then(|()| {
-        fs::rename(&partial, directory).with_context(|| format!("make {}", directory.display()))
+    let filled = with(&partial).and_then(|()| match fs::rename(&partial, directory) {
+        // Another program has filled it meanwhile.
+        Err(_) if directory.exists() => remove(&partial),
+        renamed => renamed.with_context(|| format!("make {}", directory.display())),
     });
     if filled.is_err() {
         remove(&partial)?;
@@ -206,6 +208,23 @@ pub(crate) fn remove(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_program_has_filled_meanwhile_is_used() {
+        let root = std::env::temp_dir().join(format!("ballast-fill-{}", std::process::id()));
+        let directory = root.join("tools");
+        let program = directory.join("program");
+        let filled = fill(&directory, |_| {
+            create(&directory)?;
+            fs::write(&program, "of another").context("write a program")
+        });
+        let kept = fs::read_to_string(&program);
+        let n_entries = fs::read_dir(&root).expect("it is there").count();
+        remove(&root).expect("it can be removed");
+        filled.expect("it is filled");
+        assert_eq!(kept.expect("it is there"), "of another");
+        assert_eq!(n_entries, 1, "nothing is left half-filled");
+    }
 
     #[test]
     fn the_mirror_is_the_one_of_the_installed_release() {
