@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::machine::Machine;
-use crate::progress::{self, Deadline, Stdout, headline, note};
+use crate::progress::{self, Deadline, Stdout, headline};
 use crate::{cluster, cri, fuzz, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
 use host::Part;
@@ -297,10 +297,14 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
     if arguments.times > 1 {
         println!("\n{}", runner.times.describe());
     }
-    if is_whole && let Some(path) = tested::record(before, report.rows())? {
-        note(format_args!("{} has this commit", path.display()));
-    }
-    Ok(report.close())
+    let recorded = match is_whole {
+        true => tested::record(before, report.rows()),
+        false => Ok(()),
+    };
+    // The table also where the disk is full.
+    let code = report.close();
+    recorded?;
+    Ok(code)
 }
 
 /// What makes a run one of a part of the lanes' tests, or of other ones.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::report::{Outcome, Row};
-use crate::progress;
+use crate::progress::{self, note};
 use crate::workspace;
 
 /// The commit of a work tree that has no changes.
@@ -38,7 +38,8 @@ struct Lane<'a> {
 
 /// The work tree as it is, if it has no changes and git knows it.
 pub(crate) fn clean() -> Option<Clean> {
-    let changes = git(&["status", "--porcelain"])?;
+    // Whatever the settings of whoever runs it leave out.
+    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
     let commit = commit()?;
     changes.is_empty().then_some(Clean { commit })
 }
@@ -70,20 +71,25 @@ pub(crate) fn forget() -> Result<()> {
 }
 
 /// Records that `rows` passed on the tree, if all of them did and it is still the one that it was before
-/// they ran. A lane that was left out has not passed.
-pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<Option<PathBuf>> {
+/// they ran; says so, or why not. A lane that was left out has not passed.
+pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<()> {
     let passed = rows.iter().map(|row| match &row.outcome {
         Outcome::Passed(passed) => Some((row, passed)),
         Outcome::Failed(_) | Outcome::LeftOut(_) => None,
     });
     let Some(passed) = passed.collect::<Option<Vec<_>>>() else {
-        return Ok(None);
+        return Ok(());
     };
+    let path = path();
     let (Some(before), Some(after)) = (before, clean()) else {
-        return Ok(None);
+        let why = "the tree has changes, or git does not know it";
+        note(format_args!("no {}: {why}", path.display()));
+        return Ok(());
     };
     if before.commit != after.commit {
-        return Ok(None);
+        let why = "another commit was made meanwhile";
+        note(format_args!("no {}: {why}", path.display()));
+        return Ok(());
     }
     let lanes = passed.iter().map(|(row, passed)| Lane {
         name: &row.name,
@@ -95,8 +101,11 @@ pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<Option<PathB
         commit: &after.commit,
         lanes: lanes.collect(),
     };
-    let path = path();
     let text = serde_json::to_string_pretty(&tested).context("write JSON")?;
-    fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
-    Ok(Some(path))
+    let whole = path.with_added_extension("new");
+    fs::write(&whole, text + "\n")
+        .and_then(|()| fs::rename(&whole, &path))
+        .with_context(|| format!("write {}", path.display()))?;
+    note(format_args!("{} has this commit", path.display()));
+    Ok(())
 }
