@@ -14,6 +14,7 @@ pub(crate) mod report;
 mod tested;
 pub(crate) mod times;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -184,10 +185,13 @@ const DEADLINE: Duration = Duration::from_mins(30);
 /// Tests that touch the machine own it.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 
-/// Variables by which tests look at less, wait longer, or run other eBPF programs than those of the commit.
-const OTHERWISE: [&str; 4] = [
+/// Variables by which tests look at less, wait longer, write what they compare with, or run other eBPF programs than
+/// those of the commit.
+const OTHERWISE: [&str; 6] = [
     "BALLAST_EBPF_OBJECTS",
+    "BALLAST_RECORD_DASHBOARDS",
     "BALLAST_TEST_SCALE",
+    "BALLAST_UPDATE_GOLDEN",
     "BALLAST_VECTORS",
     "BALLAST_VM",
 ];
@@ -308,9 +312,17 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
 }
 
 /// What makes a run one of a part of the lanes' tests, or of other ones.
-fn only(pass_on: &[String]) -> Vec<String> {
-    let variables = OTHERWISE.iter().filter_map(|it| {
-        let value = std::env::var_os(it)?;
+pub(crate) fn only(pass_on: &[String]) -> Vec<String> {
+    only_with(pass_on, std::env::var_os)
+}
+
+/// As [`only`], with variables of this environment.
+fn only_with(
+    pass_on: &[String],
+    variable: impl Fn(&'static str) -> Option<OsString>,
+) -> Vec<String> {
+    let variables = OTHERWISE.into_iter().filter_map(|it| {
+        let value = variable(it)?;
         Some(format!("{it}={}", value.display()))
     });
     choosing(pass_on).cloned().chain(variables).collect()
@@ -647,5 +659,13 @@ mod tests {
         let all = |it: &[&str]| -> Vec<String> { it.iter().map(|it| (*it).to_owned()).collect() };
         assert!(!chooses(&all(&SHOW)));
         assert!(chooses(&all(&["--nocapture", "oom::"])));
+    }
+
+    #[test]
+    fn what_is_not_compared_is_named() {
+        let golden = |it: &str| (it == "BALLAST_UPDATE_GOLDEN").then(|| OsString::from("1"));
+        let pass_on = ["--nocapture", "oom::"].map(str::to_owned);
+        let only = only_with(&pass_on, golden);
+        assert_eq!(only, ["oom::", "BALLAST_UPDATE_GOLDEN=1"]);
     }
 }

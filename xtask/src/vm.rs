@@ -21,7 +21,7 @@ use crate::test::again;
 use crate::test::host;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{ONE_AT_A_TIME, check_options, times};
+use crate::test::{ONE_AT_A_TIME, check_options, only, times};
 use crate::{python_grpc, setup};
 use guest::Cgroups;
 use kernels::{Kernel, Table};
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     };
-    let mut report = Report::start(Vec::new(), arguments.pass_on.clone());
+    let mut report = Report::start(Vec::new(), only(&arguments.pass_on));
     for row in lane(&selection, &programs)?.0 {
         report.push(row.required());
     }
