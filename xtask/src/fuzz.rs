@@ -281,8 +281,10 @@ struct Broken<'a> {
 }
 
 fn broken(log: &str) -> Option<Broken<'_>> {
+    // One that was only slow may have been written before.
     let input = log
         .lines()
+        .rev()
         .find_map(|it| it.split_once("Test unit written to "))?
         .1;
     let mut lines = log.lines().skip_while(|it| !it.contains("panicked at"));
@@ -389,6 +391,7 @@ stat::average_exec_per_sec:     2730
     #[test]
     fn a_broken_target_names_the_place_and_the_input() {
         let log = "\
+artifact_prefix='/t/'; Test unit written to /t/slow-unit-0b
 thread '<unnamed>' panicked at tests/fuzz/src/cpuset.rs:30:5:
 assertion failed: a is b
 note: run with `RUST_BACKTRACE=1`
