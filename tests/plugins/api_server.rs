@@ -449,7 +449,6 @@ fn an_event_that_is_too_large_is_a_fault() -> Result<()> {
 
 #[test]
 fn one_that_has_too_much_to_do_is_asked_when_it_says() -> Result<()> {
-    /// What is not waited for is done long before.
     const AFTER: Duration = Duration::from_secs(5);
     let (server, _kubeconfig, watching, mut heard) = scene("busy", Manner::StreamsLists, &[])?;
     heard.wait("it is followed", Heard::is_followed)?;
@@ -468,7 +467,6 @@ fn one_that_has_too_much_to_do_is_asked_when_it_says() -> Result<()> {
         matches!(refused, Outcome::Failed { after, .. } if (AFTER..=AFTER * 3).contains(&after)),
         "{refused:?}"
     );
-    ensure!(began.elapsed() < AFTER, "{began:?}");
     ensure!(heard.events_fault.is_none(), "others are taken");
     let refused = heard.outcome(&watching, write("busy"))?;
     ensure!(

@@ -508,7 +508,7 @@ mod tests {
         let mut follower = log.subscribe(EventFilter::default());
         let appender = log.clone();
         let thread = std::thread::spawn(move || appender.append(event(EventKind::Oom, 1)));
-        let batch = tokio::time::timeout(Duration::from_secs(10), follower.next_batch(16)).await;
+        let batch = tokio::time::timeout(Duration::from_secs(60), follower.next_batch(16)).await;
         assert_eq!(batch.map(|it| sequences(&it)), Ok(vec![1]));
         assert_eq!(thread.join().ok(), Some(1));
     }

@@ -118,7 +118,7 @@ async fn shutdown_closes_idle_connections() {
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.unwrap();
     trigger.fire();
-    let ended = tokio::time::timeout(Duration::from_secs(10), server.task).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), server.task).await;
     ended.unwrap().unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
 }

@@ -106,7 +106,7 @@ fn request(rest: &str) -> Vec<u8> {
 
 async fn next_event(stream: &mut BufReader<UnixStream>) -> EventRecord {
     let mut line = String::new();
-    let read = tokio::time::timeout(Duration::from_secs(10), stream.read_line(&mut line));
+    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_line(&mut line));
     read.await.unwrap().unwrap();
     match serde_json::from_str(&line).unwrap() {
         Answer::Event(record) => *record,
@@ -353,7 +353,7 @@ async fn shutdown_ends_followers_and_removes_the_socket() {
     stream.write_all(&follow).await.unwrap();
     next_event(&mut stream).await;
     fixture.shutdown.fire();
-    let ended = tokio::time::timeout(Duration::from_secs(10), &mut fixture.server.task).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), &mut fixture.server.task).await;
     ended.unwrap().unwrap();
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
