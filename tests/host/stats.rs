@@ -207,21 +207,26 @@ fn swept(stats: &CgroupStats) -> Vec<Option<u64>> {
     ]
 }
 
-/// Every number lies between two plain reads around the sweep.
-fn compare(path: &str, read: impl FnOnce() -> Result<CgroupStats>) -> Result<usize> {
-    let before = plain(path);
-    let stats = read()?;
-    let after = plain(path);
-    let mut n = 0;
-    for (((name, before), found), (_, after)) in before.into_iter().zip(swept(&stats)).zip(after) {
-        let (low, high) = (before.min(after), before.max(after));
-        ensure!(
-            low <= found && found <= high,
-            "{path}: {name} is {found:?}, and its file says {before:?} and then {after:?}"
-        );
-        n += usize::from(found.is_some());
-    }
-    Ok(n)
+/// Every number lies between two plain reads around the sweep. One that falls again meanwhile does not: the kernel may
+/// take memory back.
+fn compare(path: &str, mut read: impl FnMut() -> Result<CgroupStats>) -> Result<usize> {
+    until("every number is that of its file", || {
+        let before = plain(path);
+        let stats = read()?;
+        let after = plain(path);
+        let mut n = 0;
+        for (((name, before), found), (_, after)) in
+            before.into_iter().zip(swept(&stats)).zip(after)
+        {
+            let (low, high) = (before.min(after), before.max(after));
+            ensure!(
+                low <= found && found <= high,
+                "{path}: {name} is {found:?}, and its file says {before:?} and then {after:?}"
+            );
+            n += usize::from(found.is_some());
+        }
+        Ok(n)
+    })
 }
 
 #[cfg_attr(feature = "privileged", test)]
