@@ -2,9 +2,11 @@
 //! directory of its own, so that several live beside each other and beside the node's own.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -615,14 +617,19 @@ fn remove_traces_where(is_it: impl Fn(u32) -> bool) {
     }
 }
 
-/// Ends the agent whose configuration is in the directory of this name.
+/// Ends the agent whose configuration is in the directory of this name, and whoever has a socket there: its clients,
+/// and the terminals of its screens.
 fn end_agent(name: &str) {
-    let config = std::env::temp_dir().join(name).join("config.yaml");
+    let dir = std::env::temp_dir().join(name);
+    let is_of_it = |word: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(word));
+        let is_socket = path.extension().is_some_and(|it| it == "sock");
+        path.starts_with(&dir) && (is_socket || path.ends_with("config.yaml"))
+    };
     for process in cgroup::sub_dirs(Path::new("/proc")) {
         let pid = process.file_name().and_then(|it| it.to_str()?.parse().ok());
         let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        let mut words = line.split(|it| *it == 0);
-        let is_it = words.any(|it| it == config.as_os_str().as_encoded_bytes());
+        let is_it = line.split(|it| *it == 0).any(is_of_it);
         if let Some(pid) = pid.filter(|_| is_it) {
             kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
@@ -666,4 +673,33 @@ fn program(variable: &str, name: &str) -> Result<String> {
         .into_string()
         .ok()
         .context("the path of the test program is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn whoever_has_a_socket_of_an_agent_ends_with_it() {
+        let name = own_name("end");
+        let dir = std::env::temp_dir().join(&name);
+        // Each waits for a line.
+        let start = |file: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read line"]).arg(dir.join(file));
+            command.stdin(Stdio::piped()).spawn().expect("it starts")
+        };
+        let ended = ["config.yaml", "ballast.sock", "tmux-80.sock"].map(start);
+        let mut other = start("agent.log");
+        end_agent(&name);
+        for mut it in ended {
+            let status = it.wait().expect("it ends");
+            assert_eq!(status.signal(), Some(9), "{status}");
+        }
+        // It has its line, which is none.
+        let status = other.wait().expect("it ends");
+        assert_eq!(status.signal(), None, "{status}");
+    }
 }
