@@ -23,7 +23,10 @@ pub(crate) fn target() -> PathBuf {
 /// The cargo that runs this, in the root of the checkout.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
+    // Named, since cargo's own configuration may have another one.
+    command
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", target());
     // Set by `cargo run` for this very program; in a nested build they would be settings of another
     // crate, and cargo would build what reads them anew.
     for (name, _) in env::vars_os() {
@@ -105,7 +108,16 @@ pub(crate) fn is_root() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
+
+    #[test]
+    fn cargo_builds_where_its_programs_are_looked_for() {
+        let target = target();
+        let named = (OsStr::new("CARGO_TARGET_DIR"), Some(target.as_os_str()));
+        assert!(cargo().get_envs().any(|it| it == named));
+    }
 
     #[test]
     fn relocations_are_packed_where_the_c_library_reads_them() {
