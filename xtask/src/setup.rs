@@ -228,6 +228,8 @@ fn install_packages(packages: &[&str], elsewhere: &str) -> Result<()> {
     let mut install = Command::new("apt-get");
     install
         .env("DEBIAN_FRONTEND", "noninteractive")
+        // A new machine may be installing its upgrades.
+        .args(["-o", "DPkg::Lock::Timeout=600"])
         .args(["install", "--yes", "--no-install-recommends"])
         .args(packages);
     progress::run("apt-get install", &mut install)?;
