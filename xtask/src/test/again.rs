@@ -8,6 +8,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use jiff::{Timestamp, Unit};
@@ -134,25 +135,35 @@ pub(crate) fn run(
 }
 
 /// Adds the tests that passed at the second try to the file of all of them, one a line: time, commit,
-/// lane, test, and how it failed, with tabs between. Gives what there is to say about the file.
-pub(crate) fn remember(outcomes: &[(&str, &Outcome)]) -> Result<Option<String>> {
-    let path = workspace::cache()?.join("second-tries.tsv");
+/// lane, test, and how it failed, with tabs between.
+pub(crate) fn remember(lane: &str, outcome: &Outcome) -> Result<()> {
+    let again = match outcome {
+        Outcome::Passed(Passed { again, .. }) if !again.is_empty() => again,
+        _ => return Ok(()),
+    };
     let now = Timestamp::now().round(Unit::Second)?;
-    let mut lines = String::new();
-    for (lane, outcome) in outcomes {
-        if let Outcome::Passed(Passed { again, .. }) = outcome {
-            let commit = tested::commit().unwrap_or_else(|| "unknown".to_owned());
-            for Retried { name, message } in again {
-                lines += &format!("{now}\t{commit}\t{lane}\t{name}\t{message}\n");
-            }
-        }
-    }
-    if !lines.is_empty() {
-        fs::create_dir_all(path.parent().unwrap_or(&path))?;
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        file.and_then(|mut it| it.write_all(lines.as_bytes()))
-            .with_context(|| format!("append to {}", path.display()))?;
-    }
+    let commit = tested::commit().unwrap_or_else(|| "unknown".to_owned());
+    let path = kept()?;
+    fs::create_dir_all(path.parent().unwrap_or(&path))?;
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    let lines = lines(&format!("{now}\t{commit}\t{lane}"), again);
+    file.and_then(|mut it| it.write_all(lines.as_bytes()))
+        .with_context(|| format!("append to {}", path.display()))
+}
+
+fn lines(of_all: &str, again: &[Retried]) -> String {
+    let line = |it: &Retried| format!("{of_all}\t{}\t{}\n", it.name, it.message);
+    again.iter().map(line).collect()
+}
+
+/// The file; it outlives clean clones.
+fn kept() -> Result<PathBuf> {
+    Ok(workspace::cache()?.join("second-tries.tsv"))
+}
+
+/// What there is to say about the file.
+pub(crate) fn sum_up() -> Result<Option<String>> {
+    let path = kept()?;
     let all = fs::read_to_string(&path).unwrap_or_default();
     Ok((!all.is_empty()).then(|| format!("{} has them: {}", path.display(), frequent(&all))))
 }
@@ -291,8 +302,14 @@ mod tests {
 
     #[test]
     fn second_tries_are_counted_by_test() {
-        let lines = "1\tf00\thost\ta::b\tno\n2\tf00\tvm 6.12\tc\t\n3\tf00\thost\ta::b\tno\n";
-        assert_eq!(frequent(lines), "a::b (2), c (1)");
+        let retried = |name: &str, message: &str| Retried {
+            name: name.to_owned(),
+            message: message.to_owned(),
+        };
+        let first = lines("1\tf00\thost", &[retried("a::b", "no"), retried("c", "")]);
+        assert_eq!(first, "1\tf00\thost\ta::b\tno\n1\tf00\thost\tc\t\n");
+        let second = lines("2\tf00\tvm 6.12", &[retried("a::b", "no")]);
+        assert_eq!(frequent(&(first + &second)), "a::b (2), c (1)");
     }
 
     #[test]

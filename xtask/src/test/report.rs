@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::again;
-use crate::progress::Elapsed;
+use crate::progress::{Elapsed, note};
 
 /// How a lane ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,11 @@ impl Report {
         !self.rows.is_empty() && outcomes.all(|it| !matches!(it, Outcome::Failed(_)))
     }
 
+    /// Second tries are kept at once, since a run may be ended in the middle.
     pub(crate) fn push(&mut self, row: Row) {
+        if let Err(error) = again::remember(&row.name, &row.outcome) {
+            note(format_args!("second tries cannot be kept: {error:#}"));
+        }
         self.rows.push(row);
     }
 
@@ -108,12 +112,7 @@ impl Report {
     pub(crate) fn close(&self) -> ExitCode {
         println!();
         print!("{}", table(&self.rows));
-        let outcomes: Vec<_> = self
-            .rows
-            .iter()
-            .map(|it| (it.name.as_str(), &it.outcome))
-            .collect();
-        match again::remember(&outcomes) {
+        match again::sum_up() {
             Ok(Some(text)) => println!("second tries of this machine: {text}"),
             Ok(None) => {}
             Err(error) => println!("second tries cannot be kept: {error:#}"),
