@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::again;
+use super::again::{self, Ran};
 use super::programs::HostPrograms;
-use super::report::Outcome;
+use super::report::{self, Outcome};
 use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, exactly, list, run_to_end, times};
 use crate::progress::note;
 use crate::{cadvisor, python_grpc, workspace};
@@ -166,12 +166,22 @@ pub(super) fn run(
         };
         let ran = run_to_end("host tests", &mut command)?;
         output += &ran.output;
-        Ok(ran)
+        match why_none(arguments, &ran) {
+            Some(why) => bail!("this machine cannot run the lane: {why}"),
+            None => Ok(ran),
+        }
     })?;
     if let Outcome::Passed(passed) = &mut outcome {
         passed.without.extend(without);
     }
     Ok((outcome, output))
+}
+
+/// Why no other test is to be run: the first one has failed.
+fn why_none(arguments: &[String], ran: &Ran) -> Option<String> {
+    let fault = ran.fault.as_ref()?;
+    let first = arguments.iter().find(|it| it.starts_with(FIRST))?;
+    report::failure(&ran.output, first).or_else(|| Some(fault.clone()))
 }
 
 /// The arguments of each run of the test program: of the first test, of those that run beside each other,
@@ -270,6 +280,21 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_the_first_test_fails_no_other_is_run() {
+        let ran = |fault: Option<&str>| Ran {
+            output: "---- ability::a stdout ----\nError: no BTF\n\n\nfailures:\n".to_owned(),
+            fault: fault.map(str::to_owned),
+            ..Ran::default()
+        };
+        let failed = ran(Some("status 101"));
+        let [first, other] =
+            ["ability::a", "files::a"].map(|it| ["--exact", it].map(str::to_owned));
+        assert_eq!(why_none(&first, &failed).as_deref(), Some("no BTF"));
+        assert_eq!(why_none(&first, &ran(None)), None);
+        assert_eq!(why_none(&other, &failed), None);
+    }
 
     #[test]
     fn what_cannot_be_undone_has_a_guest_of_its_own() {
