@@ -669,10 +669,19 @@ fn program(variable: &str, name: &str) -> Result<String> {
         "the test program {} is not there",
         path.display()
     );
-    path.into_os_string()
-        .into_string()
-        .ok()
-        .context("the path of the test program is not UTF-8")
+    let path = path.into_os_string().into_string().ok();
+    let path = path.context("the path of the test program is not UTF-8")?;
+    ensure!(
+        is_one_word(&path),
+        "scripts of tests start {path}, which is no single word to a shell: set CARGO_TARGET_DIR to another directory"
+    );
+    Ok(path)
+}
+
+/// Whether a shell takes it as it is.
+fn is_one_word(path: &str) -> bool {
+    path.chars()
+        .all(|it| it.is_alphanumeric() || "/._-+@:,=%".contains(it))
 }
 
 #[cfg(test)]
@@ -680,6 +689,18 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+
+    #[test]
+    fn a_path_that_a_shell_would_read_otherwise_is_known() {
+        for (path, expected) in [
+            ("/work/b-1/target/x86_64-unknown-linux-gnu/lane/hog", true),
+            ("/home/me/my checkout/hog", false),
+            ("/home/me/$HOME/hog", false),
+            ("/home/it's/hog", false),
+        ] {
+            assert_eq!(is_one_word(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn whoever_has_a_socket_of_an_agent_ends_with_it() {
