@@ -256,7 +256,6 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
         ONLY_IN_A_VM,
         A_GUEST_EACH,
         again::AGAIN,
-        again::ONCE,
         &[FIRST],
     ]
     .concat()
