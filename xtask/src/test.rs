@@ -60,6 +60,18 @@ enum Choice {
     Lane(Lane),
 }
 
+impl Arguments {
+    /// The options by which the lanes run otherwise than once on the machine as it is.
+    fn options(&self) -> Vec<String> {
+        let options = [
+            ("--times", self.times, self.times > 1),
+            ("--busy", self.busy, self.busy > 0),
+        ];
+        let given = options.into_iter().filter(|it| it.2);
+        given.map(|it| format!("{} {}", it.0, it.1)).collect()
+    }
+}
+
 const ALL: &str = "all";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -268,7 +280,7 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
         .iter()
         .filter(|it| !lanes.contains(it));
     let left_to_all = left.map(|it| it.name()).collect();
-    let mut report = Report::start(left_to_all, only);
+    let mut report = Report::start(left_to_all, only, arguments.options());
     let mut runner = Runner {
         asked: extent == Extent::Named,
         pass_on: &arguments.pass_on,
@@ -659,6 +671,22 @@ mod tests {
         let all = |it: &[&str]| -> Vec<String> { it.iter().map(|it| (*it).to_owned()).collect() };
         assert!(!chooses(&all(&SHOW)));
         assert!(chooses(&all(&["--nocapture", "oom::"])));
+    }
+
+    #[test]
+    fn options_are_named_where_they_are_not_the_usual_ones() {
+        let options = |times, busy| {
+            let arguments = Arguments {
+                lanes: Vec::new(),
+                times,
+                busy,
+                pass_on: Vec::new(),
+            };
+            arguments.options()
+        };
+        assert_eq!(options(1, 0), [""; 0]);
+        assert_eq!(options(10, 0), ["--times 10"]);
+        assert_eq!(options(5, 2), ["--times 5", "--busy 2"]);
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     };
-    let mut report = Report::start(Vec::new(), only(&arguments.pass_on));
+    let mut report = Report::start(Vec::new(), only(&arguments.pass_on), Vec::new());
     for row in lane(&selection, &programs)?.0 {
         report.push(row.required());
     }

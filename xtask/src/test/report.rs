@@ -78,15 +78,18 @@ pub(crate) struct Report {
     left_to_all: Vec<String>,
     /// Names of tests and variables, where not all that the lanes have was looked at.
     only: Vec<String>,
+    /// Options by which the lanes ran otherwise than once on the machine as it is.
+    options: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn start(left_to_all: Vec<String>, only: Vec<String>) -> Self {
+    pub(crate) fn start(left_to_all: Vec<String>, only: Vec<String>, options: Vec<String>) -> Self {
         Self {
             started: Instant::now(),
             rows: Vec::new(),
             left_to_all,
             only,
+            options,
         }
     }
 
@@ -118,12 +121,79 @@ impl Report {
             Err(error) => println!("second tries cannot be kept: {error:#}"),
         }
         let took = self.started.elapsed();
-        let line = closing_line(&self.rows, &self.left_to_all, &self.only, took);
-        println!("{line}");
+        println!("{}", self.closing_line(took));
         if self.has_passed() {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
+        }
+    }
+
+    fn closing_line(&self, took: Duration) -> String {
+        let lanes = |wanted: fn(&Outcome) -> bool| {
+            let mut lanes: Vec<(&str, usize)> = Vec::new();
+            for row in self.rows.iter().filter(|it| wanted(&it.outcome)) {
+                match lanes.iter_mut().find(|it| it.0 == row.name) {
+                    Some(lane) => lane.1 += 1,
+                    None => lanes.push((&row.name, 1)),
+                }
+            }
+            let lanes: Vec<_> = lanes
+                .into_iter()
+                .map(|(name, n_runs)| match n_runs {
+                    1 => name.to_owned(),
+                    n => format!("{name} {n} times"),
+                })
+                .collect();
+            if lanes.is_empty() {
+                "none".to_owned()
+            } else {
+                lanes.join(", ")
+            }
+        };
+        let passed = lanes(|it| matches!(it, Outcome::Passed(_)));
+        let failed = lanes(|it| matches!(it, Outcome::Failed(_)));
+        let left_out = lanes(|it| matches!(it, Outcome::LeftOut(_)));
+        let details = self.rows.iter().filter_map(|it| match &it.outcome {
+            Outcome::Passed(passed) => Some((&it.name, passed)),
+            _ => None,
+        });
+        let (mut again, mut without) = (Vec::new(), Vec::new());
+        for (lane, passed) in details {
+            again.extend(passed.again.iter().map(|it| it.name.clone()));
+            for what in &passed.without {
+                let text = format!("{lane}: {what}");
+                if !without.contains(&text) {
+                    without.push(text);
+                }
+            }
+        }
+        let listed = |before: &str, what: &[String]| match what {
+            [] => String::new(),
+            some => format!("; {before}: {}", some.join(", ")),
+        };
+        let again = listed("at the second try", &again) + &listed("without", &without);
+        let all = listed("left to `all`", &self.left_to_all);
+        let which = match self.only.as_slice() {
+            [] => "all lanes",
+            _ => "parts of lanes",
+        };
+        let only = listed("only", &self.only) + &listed("with", &self.options);
+        let took = Elapsed(took);
+        match (failed.as_str(), left_out.as_str()) {
+            ("none", "none") => {
+                format!(
+                    "ballast: {which} passed ({passed}); left out: none{only}{all}{again}; {took}"
+                )
+            }
+            ("none", _) => {
+                format!(
+                    "ballast: lanes passed ({passed}); left out: {left_out}{only}{all}{again}; {took}"
+                )
+            }
+            _ => format!(
+                "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{only}{all}{again}; {took}"
+            ),
         }
     }
 }
@@ -157,71 +227,6 @@ impl Passed {
             }
         }
         parts.join("; ")
-    }
-}
-
-fn closing_line(rows: &[Row], left_to_all: &[String], only: &[String], took: Duration) -> String {
-    let lanes = |wanted: fn(&Outcome) -> bool| {
-        let mut lanes: Vec<(&str, usize)> = Vec::new();
-        for row in rows.iter().filter(|it| wanted(&it.outcome)) {
-            match lanes.iter_mut().find(|it| it.0 == row.name) {
-                Some(lane) => lane.1 += 1,
-                None => lanes.push((&row.name, 1)),
-            }
-        }
-        let lanes: Vec<_> = lanes
-            .into_iter()
-            .map(|(name, n_runs)| match n_runs {
-                1 => name.to_owned(),
-                n => format!("{name} {n} times"),
-            })
-            .collect();
-        if lanes.is_empty() {
-            "none".to_owned()
-        } else {
-            lanes.join(", ")
-        }
-    };
-    let passed = lanes(|it| matches!(it, Outcome::Passed(_)));
-    let failed = lanes(|it| matches!(it, Outcome::Failed(_)));
-    let left_out = lanes(|it| matches!(it, Outcome::LeftOut(_)));
-    let details = rows.iter().filter_map(|it| match &it.outcome {
-        Outcome::Passed(passed) => Some((&it.name, passed)),
-        _ => None,
-    });
-    let (mut again, mut without) = (Vec::new(), Vec::new());
-    for (lane, passed) in details {
-        again.extend(passed.again.iter().map(|it| it.name.clone()));
-        for what in &passed.without {
-            let text = format!("{lane}: {what}");
-            if !without.contains(&text) {
-                without.push(text);
-            }
-        }
-    }
-    let listed = |before: &str, what: &[String]| match what {
-        [] => String::new(),
-        some => format!("; {before}: {}", some.join(", ")),
-    };
-    let again = listed("at the second try", &again) + &listed("without", &without);
-    let all = listed("left to `all`", left_to_all);
-    let (which, only) = match only {
-        [] => ("all lanes", String::new()),
-        only => ("parts of lanes", listed("only", only)),
-    };
-    let took = Elapsed(took);
-    match (failed.as_str(), left_out.as_str()) {
-        ("none", "none") => {
-            format!("ballast: {which} passed ({passed}); left out: none{only}{all}{again}; {took}")
-        }
-        ("none", _) => {
-            format!(
-                "ballast: lanes passed ({passed}); left out: {left_out}{only}{all}{again}; {took}"
-            )
-        }
-        _ => format!(
-            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{only}{all}{again}; {took}"
-        ),
     }
 }
 
@@ -305,6 +310,15 @@ mod tests {
         Outcome::passed("")
     }
 
+    /// The closing line of these rows; what was left to all, what they were restricted to, and options.
+    fn closed(rows: Vec<Row>, [left_to_all, only, options]: [&[String]; 3]) -> String {
+        let report = Report {
+            rows,
+            ..Report::start(left_to_all.to_vec(), only.to_vec(), options.to_vec())
+        };
+        report.closing_line(Duration::from_secs(432))
+    }
+
     #[test]
     fn the_closing_line_names_every_lane_once() {
         let left_out = || Outcome::LeftOut("needs root".to_owned());
@@ -364,21 +378,23 @@ mod tests {
                  a::b, c; without: host: FUSE; 7m12s",
             ),
         ] {
-            assert_eq!(
-                closing_line(&rows, left_to_all, &[], Duration::from_secs(432)),
-                line
-            );
+            assert_eq!(closed(rows, [left_to_all, &[], &[]]), line);
         }
         let only = ["oom::".to_owned(), "BALLAST_VECTORS=x".to_owned()];
         assert_eq!(
-            closing_line(
-                &[row("host", passed())],
-                &left_to_all,
-                &only,
-                Duration::from_secs(432)
-            ),
+            closed(vec![row("host", passed())], [&left_to_all, &only, &[]]),
             "ballast: parts of lanes passed (host); left out: none; only: oom::, BALLAST_VECTORS=x; \
              left to `all`: fuzz, vm; 7m12s"
+        );
+    }
+
+    #[test]
+    fn the_closing_line_has_what_a_proof_rests_on() {
+        let options = ["--times 2".to_owned(), "--busy 2".to_owned()];
+        let rows = || vec![row("host", passed()), row("host", passed())];
+        assert_eq!(
+            closed(rows(), [&[], &[], &options]),
+            "ballast: all lanes passed (host 2 times); left out: none; with: --times 2, --busy 2; 7m12s"
         );
     }
 
