@@ -7,7 +7,7 @@
 //! asked for by name have failed where they cannot run, and so has one that ran no test.
 
 pub(crate) mod again;
-mod busy;
+pub(crate) mod busy;
 pub(crate) mod host;
 pub(crate) mod programs;
 pub(crate) mod report;
@@ -284,6 +284,7 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
     let mut runner = Runner {
         asked: extent == Extent::Named,
         pass_on: &arguments.pass_on,
+        busy: arguments.busy,
         programs: None,
         times: Repeated::default(),
     };
@@ -367,6 +368,8 @@ struct Runner<'a> {
     /// Lanes were asked for by name, so what cannot run has failed.
     asked: bool,
     pass_on: &'a [String],
+    /// Endless loops that each core has beside them.
+    busy: u32,
     /// `None` where no lane wants any, and where they could not be built.
     programs: Option<Programs>,
     times: Repeated,
@@ -452,12 +455,16 @@ impl Runner<'_> {
         let programs: Vec<Artifact> = self.programs()?.unit().into_iter().cloned().collect();
         let mut all = Ran::default();
         for program in &programs {
-            all.add(run_program(program, &[], self.pass_on)?);
+            all.add(self.run_program(program, &[], self.pass_on)?);
         }
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--doc"]);
         programs::flags(&mut cargo).arg("--").args(self.pass_on);
-        all.add(run_to_end("tests in the documentation", &mut cargo)?);
+        all.add(run_to_end(
+            "tests in the documentation",
+            &mut cargo,
+            self.busy,
+        )?);
         Ok(self.outcome(Lane::Unit, &all))
     }
 
@@ -466,7 +473,7 @@ impl Runner<'_> {
         let program = self.programs()?.target(&lane.name())?.clone();
         let threads = (lane == Lane::Plugins).then(|| MANY_AT_A_TIME.to_owned());
         let arguments: Vec<_> = threads.iter().chain(self.pass_on).cloned().collect();
-        let ran = run_program(&program, &[], &arguments)?;
+        let ran = self.run_program(&program, &[], &arguments)?;
         Ok(self.outcome(lane, &ran))
     }
 
@@ -475,7 +482,7 @@ impl Runner<'_> {
         let program = self.programs()?.target("conformance")?;
         let mut command = Command::new(&program.path);
         command.current_dir(&program.package);
-        let ran = run_to_end("conformance", &mut command)?;
+        let ran = run_to_end("conformance", &mut command, self.busy)?;
         Ok(match ran.fault {
             Some(fault) => Outcome::Failed(fault),
             None => Outcome::passed(""),
@@ -497,14 +504,14 @@ impl Runner<'_> {
         let mut chosen = list(&program.path, self.pass_on)?;
         chosen.retain(|it| it.starts_with(LIVE) == is_live);
         ensure!(!chosen.is_empty(), "no test of this lane has such a name");
-        let ran = run_program(&program, &variables, &exactly(chosen, self.pass_on))?;
+        let ran = self.run_program(&program, &variables, &exactly(chosen, self.pass_on))?;
         Ok(self.outcome(lane, &ran))
     }
 
     fn host(&mut self, lane: Lane, part: Part) -> Result<Outcome> {
         setup::terminal()?;
         let programs = self.programs()?.host()?;
-        let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked)?;
+        let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked, self.busy)?;
         self.tell_times(lane, &output);
         Ok(outcome)
     }
@@ -524,7 +531,7 @@ impl Runner<'_> {
                 // It restarts programs of the cluster.
                 ("BALLAST_XTASK", xtask),
             ];
-            run_program(&program, &variables, &arguments)
+            self.run_program(&program, &variables, &arguments)
         })?;
         Ok(self.outcome(Lane::Cluster, &ran))
     }
@@ -532,11 +539,29 @@ impl Runner<'_> {
     fn vm(&mut self) -> Result<Vec<Row>> {
         let programs = vm::Programs {
             is_short: !chooses(self.pass_on),
+            busy: self.busy,
             ..vm::Programs::of(self.programs()?.host()?, self.pass_on)
         };
         let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
         self.tell_times(Lane::Vm, &output);
         Ok(rows)
+    }
+
+    /// Runs a test program of libtest where cargo would.
+    fn run_program(
+        &self,
+        program: &Artifact,
+        variables: &[(&str, PathBuf)],
+        arguments: &[String],
+    ) -> Result<Ran> {
+        let mut command = times::command(&program.path);
+        command
+            .args(times::ARGUMENTS)
+            .current_dir(&program.package)
+            .env(ERROR_BACKTRACE, "0")
+            .envs(variables.iter().map(|it| (it.0, &it.1)))
+            .args(arguments);
+        run_to_end(&program.name, &mut command, self.busy)
     }
 
     fn outcome(&mut self, lane: Lane, ran: &Ran) -> Outcome {
@@ -564,22 +589,6 @@ impl Runner<'_> {
     }
 }
 
-/// Runs a test program of libtest where cargo would.
-fn run_program(
-    program: &Artifact,
-    variables: &[(&str, PathBuf)],
-    arguments: &[String],
-) -> Result<Ran> {
-    let mut command = times::command(&program.path);
-    command
-        .args(times::ARGUMENTS)
-        .current_dir(&program.package)
-        .env(ERROR_BACKTRACE, "0")
-        .envs(variables.iter().map(|it| (it.0, &it.1)))
-        .args(arguments);
-    run_to_end(&program.name, &mut command)
-}
-
 /// Arguments of a test program that run these tests, and of those passed on the ones that are about its
 /// output: the others have chosen.
 fn exactly(tests: Vec<String>, pass_on: &[String]) -> Vec<String> {
@@ -596,17 +605,19 @@ fn list(program: &Path, arguments: &[String]) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Runs a test program to its end; one that is still running at the deadline has failed.
-fn run_to_end(what: &str, command: &mut Command) -> Result<Ran> {
+/// Runs a test program to its end; one that is still running at the deadline has failed. `busy`: endless loops that
+/// each core has beside it.
+fn run_to_end(what: &str, command: &mut Command, busy: u32) -> Result<Ran> {
+    let end = busy::deadline(DEADLINE, busy);
     let deadline = Deadline {
-        end: Some(DEADLINE),
+        end: Some(end),
         ..Deadline::default()
     };
     let finished = progress::watch(what, command, Stdout::Show, deadline)?;
     let fault = match (finished.timed_out, finished.status.success()) {
         (true, _) => Some(format!(
             "{what}: stopped after {} minutes",
-            DEADLINE.as_secs() / 60
+            end.as_secs() / 60
         )),
         (false, false) => Some(format!("{what}: {}", finished.status)),
         (false, true) => None,

@@ -83,6 +83,8 @@ pub(crate) struct Programs {
     pub(crate) is_full: bool,
     /// Without the tests that are alike on every kernel.
     pub(crate) is_short: bool,
+    /// Endless loops that each core of this machine has beside it.
+    pub(crate) busy: u32,
     /// Of the tests; those that fail are run once more with others.
     pub(crate) arguments: Vec<String>,
 }
@@ -97,6 +99,7 @@ impl Programs {
             plugin: Some(programs.plugin),
             is_full: false,
             is_short: false,
+            busy: 0,
             arguments: guest_arguments(pass_on),
         }
     }
@@ -121,6 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             plugin: None,
             is_full: false,
             is_short: false,
+            busy: 0,
             arguments: arguments.pass_on.clone(),
         },
         None => {

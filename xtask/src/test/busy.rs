@@ -4,6 +4,13 @@ use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
+
+/// How long something may take beside this many loops a core that may take `alone` without any: each has its
+/// share of the core.
+pub(crate) fn deadline(alone: Duration, for_each_core: u32) -> Duration {
+    alone * (1 + for_each_core)
+}
 
 /// Loops that end with this value.
 pub(super) struct Loops(Arc<AtomicBool>);
@@ -28,5 +35,17 @@ impl Loops {
 impl Drop for Loops {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_grows_with_the_loops_beside_it() {
+        let alone = Duration::from_mins(30);
+        assert_eq!(deadline(alone, 0), alone);
+        assert_eq!(deadline(alone, 2), Duration::from_mins(90));
     }
 }

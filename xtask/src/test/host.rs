@@ -121,6 +121,7 @@ pub(super) fn run(
     part: Part,
     pass_on: &[String],
     asked: bool,
+    busy: u32,
 ) -> Result<(Outcome, String)> {
     note(programs.tests.display());
     let mut chosen = chosen(programs, part, pass_on)?;
@@ -164,7 +165,7 @@ pub(super) fn run(
             // The tests that need it fail, where there are any.
             Some(Err(_)) | None => &mut command,
         };
-        let ran = run_to_end("host tests", &mut command)?;
+        let ran = run_to_end("host tests", &mut command, busy)?;
         output += &ran.output;
         match why_none(arguments, &ran) {
             Some(why) => bail!("this machine cannot run the lane: {why}"),

@@ -13,6 +13,7 @@ use super::initramfs::Archive;
 use super::{Programs, cache};
 use crate::progress::{self, Deadline, Stdout, note};
 use crate::test::again::Ran;
+use crate::test::busy;
 
 /// Until the first word of the tests. Emulated boots take 5-15 s; a busy machine ten times that.
 const BOOT_DEADLINE: Duration = Duration::from_mins(3);
@@ -119,8 +120,9 @@ fn run_in(
         true => DEADLINE,
         false => LONG_DEADLINE,
     };
+    let [boot, end] = [BOOT_DEADLINE, end].map(|it| busy::deadline(it, programs.busy));
     let deadline = Deadline {
-        first_output: Some(BOOT_DEADLINE),
+        first_output: Some(boot),
         end: Some(end),
     };
     let mut command = command(emulator, kernel, cgroups, &initramfs, &log);
@@ -140,7 +142,7 @@ fn run_in(
                 (false, false) => {
                     format!("did not boot: the emulator ended with {}", finished.status)
                 }
-                (false, true) => format!("did not boot within {} s", BOOT_DEADLINE.as_secs()),
+                (false, true) => format!("did not boot within {} s", boot.as_secs()),
                 (true, false) => "the machine went down during the tests".to_owned(),
                 (true, true) => format!("stopped after {} minutes", end.as_secs() / 60),
             },
