@@ -122,15 +122,15 @@ pub(crate) fn run(
     })
 }
 
-/// Adds the tests that passed at the second try to the file of all of them, one a line: time, commit,
-/// lane, test, and how it failed, with tabs between.
+/// Adds the tests that passed at the second try to the file of all of them, one a line: time, commit
+/// (`+changes` where the tree has some), lane, test, and how it failed, with tabs between.
 pub(crate) fn remember(lane: &str, outcome: &Outcome) -> Result<()> {
     let again = match outcome {
         Outcome::Passed(Passed { again, .. }) if !again.is_empty() => again,
         _ => return Ok(()),
     };
     let now = Timestamp::now().round(Unit::Second)?;
-    let commit = tested::commit().unwrap_or_else(|| "unknown".to_owned());
+    let commit = tested::described().unwrap_or_else(|| "unknown".to_owned());
     let path = kept()?;
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
     let file = OpenOptions::new().create(true).append(true).open(&path);

@@ -38,15 +38,28 @@ struct Lane<'a> {
 
 /// The work tree as it is, if it has no changes and git knows it.
 pub(crate) fn clean() -> Option<Clean> {
-    // Whatever the settings of whoever runs it leave out.
-    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
-    let commit = commit()?;
-    changes.is_empty().then_some(Clean { commit })
+    let (commit, has_changes) = state()?;
+    (!has_changes).then_some(Clean { commit })
 }
 
-/// The commit of the work tree, with or without changes.
-pub(crate) fn commit() -> Option<String> {
-    git(&["rev-parse", "HEAD"])
+/// The commit of the work tree, and whether there are changes to it.
+pub(crate) fn described() -> Option<String> {
+    let (commit, has_changes) = state()?;
+    Some(described_as(commit, has_changes))
+}
+
+fn described_as(commit: String, has_changes: bool) -> String {
+    match has_changes {
+        true => commit + "+changes",
+        false => commit,
+    }
+}
+
+/// The commit of the work tree, and whether it has changes.
+fn state() -> Option<(String, bool)> {
+    // Whatever the settings of whoever runs it leave out.
+    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
+    Some((git(&["rev-parse", "HEAD"])?, !changes.is_empty()))
 }
 
 fn git(arguments: &[&str]) -> Option<String> {
@@ -108,4 +121,16 @@ pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<()> {
         .with_context(|| format!("write {}", path.display()))?;
     note(format_args!("{} has this commit", path.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_with_changes_is_not_its_commit() {
+        let described = |has_changes| described_as("f00".to_owned(), has_changes);
+        assert_eq!(described(false), "f00");
+        assert_eq!(described(true), "f00+changes");
+    }
 }
