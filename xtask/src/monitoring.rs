@@ -2,6 +2,7 @@
 //! the cache. Nothing is installed, so no service starts and none is left.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -16,9 +17,6 @@ use crate::workspace;
 const SUITE: &str = "bookworm";
 
 const PACKAGES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
-
-/// In the directory: after what it was filled.
-const RECIPE: &str = "recipe";
 
 /// Programs of the packages that run from wherever they are.
 const PROGRAMS: [&str; 3] = ["prometheus", "promtool", "amtool"];
@@ -35,17 +33,22 @@ exec unshare --mount --map-root-user sh -euc '
 
 /// The directory of the programs in the cache; they are fetched first if they are not there.
 pub(crate) fn programs() -> Result<PathBuf> {
-    let root = workspace::cache()?.join(format!("monitoring-{SUITE}"));
-    let kept = fs::read_to_string(root.join(RECIPE)).unwrap_or_default();
-    if kept != recipe() {
+    let root = workspace::cache()?.join(directory(&recipe()));
+    if !root.exists() {
         headline(format_args!("fetch {} from Debian", PACKAGES.join(", ")));
-        debian::remove(&root)?;
         fill(&root, fetch).context("fetch Prometheus and Alertmanager")?;
     }
     Ok(root.join("bin"))
 }
 
-/// All that decides what the directory holds: another one is filled anew.
+/// The name of the directory: checkouts that want another content each have their own.
+fn directory(recipe: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    recipe.hash(&mut hasher);
+    format!("monitoring-{SUITE}-{:016x}", hasher.finish())
+}
+
+/// All that decides what the directory holds.
 fn recipe() -> String {
     let (packages, programs) = (PACKAGES.join(" "), PROGRAMS.join(" "));
     format!("{SUITE}: {packages}: {programs}\n{ALERTMANAGER}")
@@ -63,7 +66,16 @@ fn fetch(directory: &Path) -> Result<()> {
     let script = bin.join("prometheus-alertmanager");
     fs::write(&script, ALERTMANAGER)
         .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
-        .with_context(|| format!("write {}", script.display()))?;
-    let kept = directory.join(RECIPE);
-    fs::write(&kept, recipe()).with_context(|| format!("write {}", kept.display()))
+        .with_context(|| format!("write {}", script.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_recipe_is_another_directory() {
+        assert_eq!(directory("a"), directory("a"));
+        assert_ne!(directory("a"), directory("b"));
+    }
 }
