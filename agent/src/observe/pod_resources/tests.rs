@@ -29,7 +29,7 @@ use crate::observe::shutdown::{self, ShutdownTrigger};
 use crate::sys::Root;
 use crate::sys::scratch::Scratch;
 
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Fixture {
     socket: PathBuf,
@@ -71,7 +71,7 @@ impl Fixture {
         self.shutdown.fire();
         self.task.await.expect("no panic");
         // Whoever looks after the file at that moment may have made it again, and removes it.
-        for _ in 0..10_000 {
+        for _ in 0..60_000 {
             if !Root::host().exists(&self.socket) {
                 return;
             }
