@@ -46,11 +46,15 @@ impl Lock {
     /// Takes the lock of `path`: of a directory as it is, else of a file, which is made. Waits up to
     /// 3 s for another holder.
     pub fn take(path: &Path) -> Result<Taken, FsError> {
+        Self::take_within(path, PATIENCE)
+    }
+
+    fn take_within(path: &Path, patience: Duration) -> Result<Taken, FsError> {
         let (tell, told) = channel();
         let (release, released) = channel();
         let thread = {
             let path = path.to_owned();
-            let hold = move || hold(&path, &tell, &released);
+            let hold = move || hold(&path, patience, &tell, &released);
             Builder::new().name("lock".to_owned()).spawn(hold)
         };
         let failed = |e| FsError::new(Operation::Open, path, e);
@@ -117,12 +121,17 @@ enum Held {
 }
 
 /// The thread of a lock: takes it, tells, and holds it until it is released.
-fn hold(path: &Path, tell: &Sender<Result<Held, FsError>>, released: &Receiver<Infallible>) {
+fn hold(
+    path: &Path,
+    patience: Duration,
+    tell: &Sender<Result<Held, FsError>>,
+    released: &Receiver<Infallible>,
+) {
     // A handler may write to a descriptor that means something else here.
     let alone = SigSet::all().thread_block().map_err(io::Error::from);
     let alone = alone.and_then(|()| unshare_descriptors());
     let taken = match alone {
-        Ok(()) => lock(path),
+        Ok(()) => lock(path, patience),
         Err(error) => Err(FsError::new(Operation::Open, path, error)),
     };
     let (held, told) = match taken {
@@ -137,8 +146,8 @@ fn hold(path: &Path, tell: &Sender<Result<Held, FsError>>, released: &Receiver<I
     drop(held);
 }
 
-/// The inner error: the process that holds it for longer than a dying one would.
-fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
+/// The inner error: the process that holds it for longer than `patience`.
+fn lock(path: &Path, patience: Duration) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
     let failed = |e| FsError::new(Operation::Open, path, e);
     let mut options = OpenOptions::new();
     // An open of a FIFO would wait for its other end.
@@ -163,7 +172,7 @@ fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => return Ok(Ok(file)),
-            Err((file, nix::Error::EWOULDBLOCK)) if began.elapsed() < PATIENCE => file,
+            Err((file, nix::Error::EWOULDBLOCK)) if began.elapsed() < patience => file,
             Err((file, nix::Error::EWOULDBLOCK)) => {
                 let metadata = file.metadata().map_err(failed)?;
                 let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -194,7 +203,8 @@ mod tests {
     use crate::sys::scratch::Scratch;
 
     fn is_taken(path: &Path) -> bool {
-        matches!(Lock::take(path).unwrap(), Taken::Lock(_))
+        let taken = Lock::take_within(path, Duration::from_secs(60));
+        matches!(taken.unwrap(), Taken::Lock(_))
     }
 
     #[test]
@@ -203,7 +213,7 @@ mod tests {
         for path in [base.directory().to_owned(), base.path("file")] {
             let first = Lock::take(&path).unwrap();
             assert!(matches!(first, Taken::Lock(_)), "{first:?}");
-            let second = Lock::take(&path).unwrap();
+            let second = Lock::take_within(&path, Duration::ZERO).unwrap();
             let Taken::HeldBy(holder) = second else {
                 panic!("{second:?}");
             };
