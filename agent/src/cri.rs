@@ -88,6 +88,16 @@ impl Cri {
         at_most: Follows,
         sink: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
+        Self::start_with(sockets, at_most, LIST_DEADLINE, sink)
+    }
+
+    /// As [`start`](Self::start). `list_deadline`: for each of the two calls of a list.
+    pub fn start_with(
+        sockets: impl Fn() -> Vec<PathBuf> + Send + 'static,
+        at_most: Follows,
+        list_deadline: Duration,
+        sink: impl Fn(Told) + Send + 'static,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -95,6 +105,7 @@ impl Cri {
         let follower = Follower::new(
             Box::new(sockets),
             at_most,
+            list_deadline,
             Arc::clone(&shared),
             Box::new(sink),
         );

@@ -74,6 +74,8 @@ const STAYS: Duration = Duration::from_secs(60);
 pub(super) struct Follower {
     sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
     at_most: Follows,
+    /// For each of the two calls of a list.
+    list_deadline: Duration,
     shared: Arc<Shared>,
     sink: Box<dyn Fn(Told) + Send>,
     status: RuntimeStatus,
@@ -210,12 +212,14 @@ impl Follower {
     pub(super) fn new(
         sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
         at_most: Follows,
+        list_deadline: Duration,
         shared: Arc<Shared>,
         sink: Box<dyn Fn(Told) + Send>,
     ) -> Self {
         Self {
             sockets,
             at_most,
+            list_deadline,
             shared,
             sink,
             status: RuntimeStatus::default(),
@@ -351,7 +355,7 @@ impl Follower {
                     return Left::Failed("another runtime is to be asked".to_owned());
                 }
                 let whom = lists.begin(clock::boottime());
-                asking = Some(Box::pin(list(&found.channel, whom)));
+                asking = Some(Box::pin(list(&found.channel, whom, self.list_deadline)));
                 if events.is_none() && status.events_refused.is_some() {
                     let started = Events::start(found.endpoint.clone(), Arc::clone(&shared));
                     // Else the next list has another one.
@@ -573,12 +577,16 @@ async fn answer(asking: &mut Option<Asking<'_>>) -> Result<Vec<Identified>, Refu
 
 /// The ids of those who run and have names. `None`: the runtime does not answer.
 pub(super) async fn named(channel: &Channel) -> Option<BTreeSet<String>> {
-    let listed = list(channel, Whom::Running).await.ok()?;
+    let listed = list(channel, Whom::Running, LIST_DEADLINE).await.ok()?;
     Some(listed.into_iter().map(|it| it.id).collect())
 }
 
-/// Two calls, one after the other.
-async fn list(channel: &Channel, whom: Whom) -> Result<Vec<Identified>, Refused> {
+/// Two calls, one after the other, each with this deadline.
+async fn list(
+    channel: &Channel,
+    whom: Whom,
+    deadline: Duration,
+) -> Result<Vec<Identified>, Refused> {
     let is_running = whom == Whom::Running;
     let question = ListPodSandboxRequest {
         filter: is_running.then(|| PodSandboxFilter {
@@ -588,7 +596,7 @@ async fn list(channel: &Channel, whom: Whom) -> Result<Vec<Identified>, Refused>
             }),
         }),
     };
-    let sandboxes = sandboxes(channel, question, LIST_DEADLINE).await?;
+    let sandboxes = sandboxes(channel, question, deadline).await?;
     let question = ListContainersRequest {
         filter: is_running.then(|| ContainerFilter {
             id: String::new(),
@@ -597,7 +605,7 @@ async fn list(channel: &Channel, whom: Whom) -> Result<Vec<Identified>, Refused>
             }),
         }),
     };
-    let containers = containers(channel, question, LIST_DEADLINE).await?;
+    let containers = containers(channel, question, deadline).await?;
     Ok(meaning::of_lists(&sandboxes.items, &containers.containers))
 }
 
@@ -671,6 +679,7 @@ mod tests {
         let mut follower = Follower::new(
             Box::new(move || sockets.clone()),
             Follows::Events,
+            LIST_DEADLINE,
             shared,
             Box::new(|_| {}),
         );
