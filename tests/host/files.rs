@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
@@ -475,6 +475,7 @@ fn a_full_state_directory_keeps_no_agent_from_starting() -> Result<()> {
     let mut file = fs::File::create(&filler)?;
     while file.write_all(&[0; 4096]).is_ok() {}
     drop(file);
+    let began = Instant::now();
     agent.start()?;
     let again = agent.wait_pod("old", "runs on", is_running)?;
     assert_eq!(pid_of(&again, "app"), pid_of(&old, "app"));
@@ -487,7 +488,9 @@ fn a_full_state_directory_keeps_no_agent_from_starting() -> Result<()> {
     let log = agent.log_tail();
     let errors = log.lines().filter(|it| it.contains("ERROR"));
     let n_lines = errors.filter(|it| !it.contains("OOM")).count();
-    assert!(n_lines <= 5, "{n_lines} lines:\n{}", agent.log_tail());
+    // A line that repeats itself is written once a minute.
+    let most = 5 * (1 + began.elapsed().as_secs() / 60);
+    assert!(n_lines as u64 <= most, "{n_lines} lines:\n{log}");
     let pods = agent.status()?.pods;
     let new = pods.iter().find(|it| it.name == "new");
     assert!(
