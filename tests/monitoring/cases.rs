@@ -108,6 +108,17 @@ fn tests(alert: &Rule, cases: &Cases) -> Vec<Value> {
     fires.chain(quiet).chain(missing).collect()
 }
 
+/// The recorded rules that the alert names: others would be evaluated in vain at each step of each test.
+fn recorded_for(alert: &Rule) -> Result<Rules> {
+    let mut recorded = rules::rules(rules::RECORDED)?;
+    let is_named = |it: &Rule| it.record.as_ref().is_some_and(|it| alert.expr.contains(it));
+    for group in &mut recorded.groups {
+        group.rules.retain(is_named);
+    }
+    recorded.groups.retain(|it| !it.rules.is_empty());
+    Ok(recorded)
+}
+
 /// What fails of the tests with this alert beside the recorded rules; nothing: `None`.
 fn failure(scratch: &Scratch, alert: &Rule, tests: &[Value]) -> Result<Option<String>> {
     let name = "alone".to_owned();
@@ -115,8 +126,10 @@ fn failure(scratch: &Scratch, alert: &Rule, tests: &[Value]) -> Result<Option<St
     let groups = vec![Group { name, rules }];
     let text = serde_json::to_string(&Rules { groups })?;
     let alerts = scratch.write("alert.yaml", text)?;
+    let text = serde_json::to_string(&recorded_for(alert)?)?;
+    let recorded = scratch.write("recorded.yaml", text)?;
     let file = json!({
-        "rule_files": [rules::path(rules::RECORDED), alerts],
+        "rule_files": [recorded, alerts],
         "evaluation_interval": "30s",
         "tests": tests,
     });
