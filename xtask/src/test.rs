@@ -209,7 +209,7 @@ const OTHERWISE: [&str; 6] = [
 ];
 
 /// Test programs whose tests wait most of the time, and have nothing in common.
-const MANY_AT_A_TIME: &str = "--test-threads=6";
+const MANY_AT_A_TIME: &str = "--test-threads=24";
 
 /// Options of a test program that are about its output.
 const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
