@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::api_pod::ContainerRole;
@@ -332,6 +332,7 @@ fn a_kill_is_an_event_of_its_pod() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
     let (_tree, server, mut agent, made) = running("series", Manner::StreamsLists)?;
+    let began = Instant::now();
     for _ in 0..5 {
         eat(&made)?;
     }
@@ -349,7 +350,10 @@ fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
     // Most of them waited for their time, and are told before the agent ends.
     agent.stop()?;
     count(5)?;
-    ensure!(server.n_writes() <= 3, "{} writes", server.n_writes());
+    // The first, those that are due each 10 s, and the last.
+    let n_writes = server.n_writes();
+    let most = 3 + began.elapsed().as_secs() / 10;
+    ensure!(n_writes as u64 <= most, "{n_writes} writes");
     agent.start()?;
     eat(&made)?;
     until("the next agent goes on with it", || count(6))?;
