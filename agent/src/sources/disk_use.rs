@@ -7,7 +7,8 @@
 //!
 //! Invariants: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
 //! most [`MAX_LINKED`] inodes, whatever it meets. What is mounted in a tree, or over it, is asked
-//! nothing: whoever serves it may be away.
+//! nothing: whoever serves it may be away. A walk that cannot begin, or lacks descriptors, tells nothing: what was
+//! measured before stands.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CStr;
@@ -34,6 +35,8 @@ const MAX_DEFERRED: usize = 64;
 const MAX_LINKED: usize = 65_536;
 /// Of an inode.
 const PARTS: u64 = 1 << 20;
+/// From a look that failed to the next one. Arbitrary.
+const RETRY: Duration = Duration::from_secs(1);
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -64,14 +67,16 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// `None`: it is not there, or something else is mounted over it.
-    pub fn place(&self, root: &Root) -> Option<Place> {
-        let below = self.path.strip_prefix(&self.above).ok()?;
+    /// `None`: it is not there, or something else is mounted over it. An error: nobody can say.
+    pub fn place(&self, root: &Root) -> Result<Option<Place>, Errno> {
+        let Ok(below) = self.path.strip_prefix(&self.above) else {
+            return Ok(None);
+        };
         let above = root.path(&self.above);
-        match self.is_in_memory {
+        if_there(match self.is_in_memory {
             true => Place::in_memory(root, &above, below),
             false => Place::below(&above, below),
-        }
+        })
     }
 }
 
@@ -87,34 +92,45 @@ pub struct Place {
 }
 
 impl Place {
-    /// At a path of this process; a link in its last place is not followed. `None`: no directory is there.
-    pub fn at(path: &Path) -> Option<Self> {
-        Self::of(open(path, PLACE, Mode::empty()).ok()?)
+    /// At a path of this process; a link in its last place is not followed. `None`: no directory is there. An error:
+    /// nobody can say.
+    pub fn at(path: &Path) -> Result<Option<Self>, Errno> {
+        if_there(open(path, PLACE, Mode::empty()).and_then(Self::of))
     }
 
     /// As [`Self::at`], with no link and no mount between the two.
-    fn below(above: &Path, path: &Path) -> Option<Self> {
+    fn below(above: &Path, path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let above = open(above, flags, Mode::empty()).ok()?;
+        let above = open(above, flags, Mode::empty())?;
         let path = Path::new(".").join(path);
-        Self::of(openat2(&above, &path, PLACE, Mode::empty(), SAME_MOUNT).ok()?)
+        Self::of(openat2(&above, &path, PLACE, Mode::empty(), SAME_MOUNT)?)
     }
 
     /// The same with memory mounted on it, or nothing.
-    fn in_memory(root: &Root, above: &Path, path: &Path) -> Option<Self> {
-        let parent = Self::below(above, path.parent()?)?;
-        let place = openat(&parent.fd, path.file_name()?, PLACE, Mode::empty());
-        let mut place = Self::of(place.ok()?)?;
+    fn in_memory(root: &Root, above: &Path, path: &Path) -> Result<Self, Errno> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::NOENT);
+        };
+        let parent = Self::below(above, parent)?;
+        let mut place = Self::of(openat(&parent.fd, name, PLACE, Mode::empty())?)?;
         if place.mount != parent.mount {
-            mounts::type_of(root, place.device).filter(|it| it == "tmpfs")?;
+            let mounted = mounts::type_of(root, place.device);
+            let mounted =
+                mounted.map_err(|it| it.errno().map_or(Errno::IO, Errno::from_raw_os_error))?;
+            if mounted.as_deref() != Some("tmpfs") {
+                return Err(Errno::XDEV);
+            }
             place.is_memory = true;
         }
-        Some(place)
+        Ok(place)
     }
 
-    fn of(fd: OwnedFd) -> Option<Self> {
-        let stat = attributes(&fd).ok().filter(is_dir)?;
-        Some(Self {
+    fn of(fd: OwnedFd) -> Result<Self, Errno> {
+        let stat = attributes(&fd)?;
+        if !is_dir(&stat) {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(Self {
             fd,
             device: device(&stat),
             mount: stat.stx_mnt_id,
@@ -151,6 +167,33 @@ pub struct Measured {
     pub memory: Option<Filesystem>,
 }
 
+/// Looks that failed, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Of the last one.
+    pub why: String,
+    /// When the first one was.
+    pub since: Duration,
+    last: Duration,
+}
+
+impl Failing {
+    /// One more failed.
+    pub fn note(failing: &mut Option<Self>, why: String, at: Duration) {
+        let since = failing.as_ref().map_or(at, |it| it.since);
+        *failing = Some(Self {
+            why,
+            since,
+            last: at,
+        });
+    }
+
+    /// Whether it is time for the next one.
+    pub fn is_due(&self, at: Duration) -> bool {
+        at >= self.last.saturating_add(RETRY)
+    }
+}
+
 /// What one step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stepped {
@@ -173,6 +216,8 @@ pub struct DiskUses {
 struct Kept {
     tree: Tree,
     measured: Option<Measured>,
+    /// Its walks since then.
+    failing: Option<Failing>,
 }
 
 impl DiskUses {
@@ -190,8 +235,16 @@ impl DiskUses {
         self.trees = trees
             .into_iter()
             .map(|tree| {
-                let measured = before.remove(&tree.path).and_then(|it| it.measured);
-                (tree.path.clone(), Kept { tree, measured })
+                let path = tree.path.clone();
+                let kept = match before.remove(&path) {
+                    Some(before) => Kept { tree, ..before },
+                    None => Kept {
+                        tree,
+                        measured: None,
+                        failing: None,
+                    },
+                };
+                (path, kept)
             })
             .collect();
         if matches!(&self.current, Some((path, ..)) if !self.trees.contains_key(path)) {
@@ -215,10 +268,16 @@ impl DiskUses {
             // A tree without a single entry is some work too.
             left -= walk.step(left).max(1);
             if walk.is_done() {
-                if let Some(kept) = self.trees.get_mut(&path) {
+                let Some(kept) = self.trees.get_mut(&path) else {
+                    continue;
+                };
+                if let Some(fault) = walk.fault {
+                    Failing::note(&mut kept.failing, fault.to_string(), at);
+                } else {
                     kept.measured = Some(walk.measured(began));
+                    kept.failing = None;
+                    n_measured += 1;
                 }
-                n_measured += 1;
             } else {
                 self.current = Some((path, walk, began));
             }
@@ -239,14 +298,23 @@ impl DiskUses {
         self.trees.values().map(Kept::age).min().flatten()
     }
 
+    /// The tree whose walks have failed for the longest.
+    pub fn failing(&self) -> Option<(&Path, &Failing)> {
+        let trees = self.trees.iter();
+        let failing = trees.filter_map(|(path, it)| Some((path.as_path(), it.failing.as_ref()?)));
+        failing.min_by_key(|(_, it)| it.since)
+    }
+
     /// The tree whose measure is the oldest.
     fn begin(
         &mut self,
         at: Duration,
         measured_before: Duration,
     ) -> Option<(PathBuf, Walk, Duration)> {
-        let due = self.trees.values();
-        let due = due.filter(|it| it.age().is_none_or(|at| at < measured_before));
+        let due = self.trees.values().filter(|it| match &it.failing {
+            Some(failing) => failing.is_due(at),
+            None => it.age().is_none_or(|at| at < measured_before),
+        });
         let tree = due.min_by_key(|it| it.age())?.tree.clone();
         let walk = Walk::begin(tree.place(&self.root));
         Some((tree.path, walk, at))
@@ -274,14 +342,17 @@ pub struct Walk {
     inodes: u64,
     /// Of more inodes.
     parts: u64,
-    /// False: there is no directory to walk.
+    /// False: there is no directory to walk, or nobody can say.
     has_begun: bool,
+    /// What was found is not what there is.
+    fault: Option<Errno>,
     is_complete: bool,
     memory: Option<Filesystem>,
 }
 
 impl Walk {
-    pub fn begin(place: Option<Place>) -> Self {
+    /// `place`: where the tree is, as far as anybody can say.
+    pub fn begin(place: Result<Option<Place>, Errno>) -> Self {
         let mut walk = Self {
             device: 0,
             mount: 0,
@@ -293,25 +364,29 @@ impl Walk {
             inodes: 0,
             parts: 0,
             has_begun: false,
+            fault: None,
             is_complete: true,
             memory: None,
         };
-        let Some(place) = place else {
-            return walk;
-        };
-        // What is mounted over the place by now is not come to by this name.
-        let Ok(dir) = openat(&place.fd, ".", DIRECTORY, Mode::empty()) else {
-            return walk;
-        };
-        if let Ok(stat) = attributes(&dir) {
-            walk.device = place.device;
-            walk.mount = place.mount;
-            walk.has_begun = true;
-            if place.is_memory {
-                walk.memory = Filesystem::of(&dir).ok();
+        let opened = place.and_then(|place| {
+            let place = place.ok_or(Errno::NOENT)?;
+            // What is mounted over the place by now is not come to by this name.
+            let dir = openat(&place.fd, ".", DIRECTORY, Mode::empty())?;
+            Ok((attributes(&dir)?, dir, place))
+        });
+        match if_there(opened) {
+            Ok(Some((stat, dir, place))) => {
+                walk.device = place.device;
+                walk.mount = place.mount;
+                walk.has_begun = true;
+                if place.is_memory {
+                    walk.memory = Filesystem::of(&dir).ok();
+                }
+                walk.count(&stat);
+                walk.enter(dir);
             }
-            walk.count(&stat);
-            walk.enter(dir);
+            Ok(None) => {}
+            Err(fault) => walk.fault = Some(fault),
         }
         walk
     }
@@ -357,7 +432,7 @@ impl Walk {
                 inodes: found(self.inodes.saturating_add(self.parts / PARTS)),
             },
             at,
-            is_complete: self.is_complete && self.has_begun,
+            is_complete: self.is_complete && self.has_begun && self.fault.is_none(),
             memory: self.memory,
         }
     }
@@ -385,6 +460,11 @@ impl Walk {
                 if let Some(dir) = dir {
                     self.enter(dir);
                 }
+            }
+            Err(error) if is_lack(error) => {
+                self.stack.clear();
+                self.deferred.clear();
+                self.fault = Some(error);
             }
             Err(error) => {
                 // A mount of FUSE tells nobody but its owner more than that it is one.
@@ -446,6 +526,20 @@ fn device(stat: &Statx) -> u64 {
 
 fn is_dir(stat: &Statx) -> bool {
     FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
+}
+
+/// `None`: it is gone.
+fn if_there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_gone(error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The agent lacks descriptors or memory, which may be there later.
+fn is_lack(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// It went away, was replaced by something else or mounted over, between two looks: no more part of the tree.

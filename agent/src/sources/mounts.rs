@@ -98,11 +98,13 @@ pub fn init_has(root: &Root, device: u64) -> bool {
     line_of(&text, device).is_some()
 }
 
-/// What kind of filesystem this process has mounted, by the table of mounts: it is asked nothing itself.
-pub fn type_of(root: &Root, device: u64) -> Option<String> {
-    let text = root.read_text("/proc/self/mountinfo").ok()?;
-    let (_, filesystem) = line_of(&text, device)?.split_once(" - ")?;
-    filesystem.split(' ').next().map(str::to_owned)
+/// What kind of filesystem this process has mounted, by the table of mounts: it is asked nothing itself. `None`: it is
+/// not among them.
+pub fn type_of(root: &Root, device: u64) -> Result<Option<String>, FsError> {
+    let text = root.read_text("/proc/self/mountinfo")?;
+    let line = line_of(&text, device);
+    let kind = line.and_then(|it| it.split_once(" - ")?.1.split(' ').next());
+    Ok(kind.map(str::to_owned))
 }
 
 /// The source of the mount that holds `path`, such as `/dev/vda1`: of the one that was mounted last at the longest part

@@ -19,12 +19,12 @@ use crate::model::pod::{Container, HostPathKind, Pod, PodUid, QosClass, Volume, 
 use crate::model::quantity::Quantity;
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
-use crate::sources::disk_use::{Place, Tree};
+use crate::sources::disk_use::Tree;
 use crate::sources::node_address;
 use crate::sources::users::{self, User};
 use crate::sys::below::{Mounts, create_dirs};
 use crate::sys::tmpfs::{mount_tmpfs, resize_tmpfs};
-use crate::sys::{Dir, FsError, Root};
+use crate::sys::{Dir, FsError, Operation, Root};
 use crate::units::Bytes;
 
 /// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
@@ -252,8 +252,10 @@ pub(super) fn make_volumes(
             above: paths.pods(),
             is_in_memory: size.is_some(),
         };
+        let place = tree.place(&root);
+        let place = place.map_err(|it| FsError::new(Operation::Open, &tree.path, it.into()))?;
         // In what somebody has mounted over a volume nothing is made.
-        if let Some(place) = tree.place(&root) {
+        if let Some(place) = place {
             for sub_path in sub_paths {
                 match create_dirs(&place, &tree.path, Path::new(sub_path), Mounts::Refuse) {
                     // What containers have put there stays.
@@ -285,7 +287,7 @@ pub(super) fn resized_volumes(
 }
 
 /// Gives a volume in memory another size. False: it is not there, and is made with its size. The error is a sentence: it
-/// keeps its own, as one that holds more.
+/// keeps its own, as one that holds more, or one that cannot be looked at.
 pub(super) fn resize_volume(
     paths: &StatePaths,
     uid: &PodUid,
@@ -297,16 +299,17 @@ pub(super) fn resize_volume(
         above: paths.pods(),
         is_in_memory: true,
     };
-    let Some(place) = tree.place(&Root::host()).filter(Place::is_memory) else {
-        return Ok(false);
+    let resized = match tree.place(&Root::host()) {
+        Ok(Some(place)) if place.is_memory() => resize_tmpfs(&place, size).map(|()| true),
+        Ok(_) => Ok(false),
+        Err(error) => Err(error.into()),
     };
-    let resized = resize_tmpfs(&place, size).map_err(|error| {
+    resized.map_err(|error| {
         let size = Quantity::from_bytes(size.0);
         format!(
             "volume {name} keeps its size: it cannot have {size}, as where it holds more ({error})"
         )
-    });
-    resized.map(|()| true)
+    })
 }
 
 /// Makes the directory that the volumes of a pod are in. False: something is mounted over it, or over the directory of
@@ -390,6 +393,19 @@ mod tests {
         dir.link(PODS, "/");
         let provided = provide_place_of_volumes(&paths, &PodUid("proc".to_owned()));
         assert!(!provided.expect("no fault"));
+    }
+
+    /// No file system has a name that is so long: it cannot be looked for.
+    #[test]
+    fn a_volume_that_cannot_be_looked_at_is_not_gone() {
+        let dir = Scratch::new("late-volume");
+        let paths = StatePaths(dir.directory().to_owned());
+        let uid = PodUid("uid".to_owned());
+        let resize = || resize_volume(&paths, &uid, "shared", Bytes(1 << 20));
+        assert_eq!(resize(), Ok(false), "there is no pod");
+        dir.link(PODS, "a".repeat(300));
+        let why = resize().expect_err("nobody can say");
+        assert!(why.starts_with("volume shared keeps its size"), "{why}");
     }
 
     #[test]

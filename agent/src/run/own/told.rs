@@ -24,6 +24,13 @@ use crate::runtime::HostProcess;
 use crate::sources::largest::Largest;
 use crate::sys::clock;
 
+/// Files of pods that are not measured.
+pub(super) struct Unmeasured {
+    pub lasted: Duration,
+    /// What cannot be looked at, and why. `None`: the disk does not answer.
+    pub fault: Option<(String, String)>,
+}
+
 impl Told {
     fn pod(&self, reason: &'static str, pod: &PodRef, message: String) {
         tracing::info!(%pod, reason, "{message}");
@@ -134,17 +141,23 @@ impl Told {
         self.node(reason, message.to_owned());
     }
 
-    /// `hung_for`: `None`: not any more.
-    pub(super) fn pod_files_answer(&self, hung_for: Option<Duration>) {
-        let (reason, message) = match hung_for {
-            Some(hung_for) => (
-                "PodFilesSilent",
-                format!(
-                    "files of pods have not answered for {} s: what pods have on the disk is what was measured before \
-                     that, limits of local storage are held against it, and of a new pod nothing is known",
-                    hung_for.as_secs()
-                ),
-            ),
+    /// `unmeasured`: `None`: not any more.
+    pub(super) fn pod_files_answer(&self, unmeasured: Option<Unmeasured>) {
+        let (reason, message) = match unmeasured {
+            Some(Unmeasured { lasted, fault }) => {
+                let lasted = lasted.as_secs();
+                let what = match fault {
+                    None => format!("files of pods have not answered for {lasted} s"),
+                    Some((what, why)) => {
+                        format!("{what} could not be looked at for {lasted} s ({why})")
+                    }
+                };
+                let message = format!(
+                    "{what}: what pods have on the disk is what was measured before that, limits of local storage are \
+                     held against it, and of a new pod nothing is known"
+                );
+                ("PodFilesSilent", message)
+            }
             None => ("PodFilesAnswer", "files of pods answer".to_owned()),
         };
         self.node(reason, message);

@@ -175,7 +175,8 @@ fn what_is_mounted_over_a_tree_or_above_it_is_no_part_of_it() {
             above: above.to_owned(),
             is_in_memory,
         };
-        tree.place(&Root::host()).is_some()
+        let place = tree.place(&Root::host());
+        place.expect("it can be looked at").is_some()
     };
     let (root, proc) = (Path::new("/"), Path::new("/proc"));
     let process = proc.join(std::process::id().to_string());
@@ -190,6 +191,60 @@ fn what_is_mounted_over_a_tree_or_above_it_is_no_part_of_it() {
     let pods = tree.0.path("pods");
     assert!(is_there(&pods.join("uid/volumes"), &pods, false));
     assert!(!is_there(&pods.join("link/volumes"), &pods, false));
+}
+
+/// No file system has a name that is so long: it cannot be looked for.
+#[test]
+fn a_tree_that_cannot_be_looked_at_keeps_what_it_had_and_is_tried_again() {
+    let files = Files::new("fault");
+    files.file("pods/a/file", 1);
+    let pods = files.0.link("link", "pods");
+    let path = pods.join("a");
+    let tree = Tree {
+        path: path.clone(),
+        above: pods.clone(),
+        is_in_memory: false,
+    };
+    let (at, root) = (Duration::from_secs, Root::host());
+    let mut uses = DiskUses::new(&root);
+    uses.keep([tree.clone()]);
+    assert_eq!(uses.step(100, at(1), at(1)).n_measured, 1);
+    let before = uses.get(&path).unwrap();
+    assert!(before.is_complete);
+
+    fs::remove_file(&pods).unwrap();
+    files.0.link("link", "a".repeat(300));
+    assert_eq!(tree.place(&root).err(), Some(Errno::NAMETOOLONG));
+    for now in [100, 101] {
+        let stepped = Stepped {
+            has_more: false,
+            n_measured: 0,
+        };
+        assert_eq!(uses.step(100, at(now), at(now)), stepped);
+        uses.keep([tree.clone()]);
+        assert_eq!(uses.get(&path), Some(before));
+        assert_eq!(uses.oldest(), Some(at(1)));
+        let (failed, failing) = uses.failing().unwrap();
+        assert_eq!((failed, failing.since), (&*path, at(100)));
+    }
+    let mut anew = DiskUses::new(&root);
+    anew.keep([tree.clone()]);
+    anew.step(100, at(101), at(101));
+    assert_eq!((anew.get(&path), anew.oldest()), (None, None));
+
+    fs::remove_file(&pods).unwrap();
+    files.0.link("link", "pods");
+    assert_eq!(uses.step(100, at(102), at(102)).n_measured, 1);
+    assert_eq!(uses.get(&path).unwrap().at, at(102));
+    assert_eq!(uses.failing(), None);
+    fs::remove_dir_all(files.0.path("pods/a")).unwrap();
+    uses.step(100, at(103), at(103));
+    let gone = uses.get(&path).unwrap();
+    assert_eq!(
+        gone.disk_use,
+        DiskUse::default(),
+        "what is gone has nothing"
+    );
 }
 
 #[test]

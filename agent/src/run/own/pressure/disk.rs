@@ -21,8 +21,9 @@ use crate::model::pod::PodUid;
 use crate::model::stats::FileSystemStats;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
+use crate::run::own::told::Unmeasured;
 use crate::sources::cgroupfs::CgroupReader;
-use crate::sources::disk_use::{DiskUses, Stepped, Tree};
+use crate::sources::disk_use::{DiskUses, Failing, Stepped, Tree};
 use crate::sources::stats::file_system;
 use crate::sys::{Root, clock};
 
@@ -71,6 +72,8 @@ struct All {
     pods: BTreeMap<PodUid, PodDisk>,
     /// Since when (boottime) all of it was measured; `None`: some of it never was.
     oldest: Option<Duration>,
+    /// What has failed to be measured for the longest.
+    failing: Option<(String, Failing)>,
 }
 
 /// Hands out what was measured last; the thread ends when this is dropped.
@@ -116,9 +119,19 @@ impl DiskKeeper {
         measured.pods.get(pod).cloned()
     }
 
-    /// For how long the thread has been in one step, if that is too long.
-    pub(super) fn hung_for(&self) -> Option<Duration> {
-        self.last_step.hung_for(clock::monotonic())
+    /// That the thread has been in one step for too long, or has failed for as long.
+    pub(super) fn unmeasured(&self) -> Option<Unmeasured> {
+        if let Some(lasted) = self.last_step.hung_for(clock::monotonic()) {
+            let fault = None;
+            return Some(Unmeasured { lasted, fault });
+        }
+        let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let (what, failing) = measured.failing.as_ref()?;
+        let lasted = clock::boottime().saturating_sub(failing.since);
+        (lasted >= HUNG).then(|| Unmeasured {
+            lasted,
+            fault: Some((what.clone(), failing.why.clone())),
+        })
     }
 
     /// Whether every one of these pods was measured at that time or later.
@@ -185,6 +198,8 @@ struct Measuring {
     is_busy: bool,
     /// The pods are others than those that were handed out.
     is_new: bool,
+    /// As it was handed out.
+    failing: Option<(String, Failing)>,
 }
 
 impl Measuring {
@@ -198,6 +213,7 @@ impl Measuring {
             },
             is_busy: false,
             is_new: false,
+            failing: None,
         }
     }
 
@@ -230,7 +246,13 @@ impl Measuring {
         let uses = &self.uses;
         let is_settled = self.deleted.settle(candidates, |it| walked_since(uses, it));
         self.is_busy = stepped.has_more;
-        let is_new = std::mem::take(&mut self.is_new) || stepped.n_measured > 0 || is_settled;
+        let failing = uses.failing();
+        let failing = failing.map(|(path, it)| (path.display().to_string(), it.clone()));
+        let is_new = std::mem::take(&mut self.is_new)
+            || stepped.n_measured > 0
+            || is_settled
+            || self.failing != failing;
+        self.failing = failing;
         is_new.then(|| {
             let of = |it: &Candidate| {
                 let disk = figures(&self.uses, it);
@@ -239,6 +261,7 @@ impl Measuring {
             All {
                 pods: self.order.candidates.iter().map(of).collect(),
                 oldest: self.uses.oldest(),
+                failing: self.failing.clone(),
             }
         })
     }
@@ -283,7 +306,7 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         Some((name.clone(), file_system("tmpfs".to_owned(), &memory)))
     });
     let (directory, logs) = (of(&pod.directory), of(&pod.logs));
-    // A directory that is not there yet holds nothing: the other one tells of the pod.
+    // A directory that is not there yet holds nothing.
     let whole = [logs, directory];
     let storage = whole.iter().flatten().filter_map(|it| it.bytes);
     let is_local = |name: &str| {
@@ -319,7 +342,7 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     });
     PodDisk {
         since: measured.min().flatten(),
-        storage: whole.iter().any(Option::is_some).then(|| storage.sum()),
+        storage: whole.iter().all(Option::is_some).then(|| storage.sum()),
         shared: sum([left, files].into_iter().flatten()),
         containers,
         file_systems: file_systems.collect(),

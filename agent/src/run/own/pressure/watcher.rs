@@ -162,8 +162,8 @@ pub(super) struct Watcher {
     pub(super) unsent: VecDeque<Event>,
     /// The last reading had no figures of the state directory's file system.
     is_disk_silent: bool,
-    /// The files of pods hold up the thread that measures them.
-    are_walks_hung: bool,
+    /// The files of pods hold up the thread that measures them, or cannot be looked at.
+    are_files_unmeasured: bool,
     /// The volume on the host that holds up the thread that measures those.
     hung_host_path: Option<PathBuf>,
 }
@@ -270,7 +270,7 @@ impl Watcher {
             done: Vec::new(),
             unsent: VecDeque::new(),
             is_disk_silent: false,
-            are_walks_hung: false,
+            are_files_unmeasured: false,
             hung_host_path: None,
         }
     }
@@ -508,10 +508,10 @@ impl Watcher {
         if std::mem::replace(&mut self.is_disk_silent, is_silent) != is_silent {
             self.parts.told.disk_answers(!is_silent);
         }
-        let hung_for = self.disk.hung_for();
-        let is_hung = hung_for.is_some();
-        if std::mem::replace(&mut self.are_walks_hung, is_hung) != is_hung {
-            self.parts.told.pod_files_answer(hung_for);
+        let unmeasured = self.disk.unmeasured();
+        let is_any = unmeasured.is_some();
+        if std::mem::replace(&mut self.are_files_unmeasured, is_any) != is_any {
+            self.parts.told.pod_files_answer(unmeasured);
         }
         let hung = self.disk.host_paths.hung(clock::monotonic());
         let path = hung.as_ref().map(|(path, _)| path.clone());

@@ -86,7 +86,8 @@ impl Deleted {
                 return true;
             }
             let directory = tree(&pod.directory, &pod.directory, false);
-            let device = directory.place(&self.root).map(|it| it.device());
+            let place = directory.place(&self.root).ok().flatten();
+            let device = place.map(|it| it.device());
             let pids = (self.processes)(pod);
             // Without its directory it is new, and nothing of it is there.
             let found = device.map(|it| DeletedFiles::of(&self.root, &pids, it));

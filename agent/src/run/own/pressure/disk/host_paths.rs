@@ -123,7 +123,8 @@ fn measure(order: &Order, step: &dyn Fn(&Path)) -> Vec<HostPath> {
     let root = Root::host();
     step(&order.directory);
     let directory = root.without_links(&order.directory);
-    let device = Place::at(&directory).map(|it| it.device());
+    let at = |path: &Path| Place::at(path).ok().flatten();
+    let device = at(&directory).map(|it| it.device());
     let mut left = MAX_NAMES;
     let mut found = Vec::new();
     let mut walked = BTreeSet::new();
@@ -133,11 +134,11 @@ fn measure(order: &Order, step: &dyn Fn(&Path)) -> Vec<HostPath> {
         if directory.starts_with(&there) || !walked.insert(there.clone()) {
             continue;
         }
-        let place = Place::at(&there).filter(|it| Some(it.device()) == device);
+        let place = at(&there).filter(|it| Some(it.device()) == device);
         if place.is_none() {
             continue;
         }
-        let mut walk = Walk::begin(place);
+        let mut walk = Walk::begin(Ok(place));
         while !walk.is_done() && left > 0 {
             step(path);
             left -= walk.step(STEP.min(left));

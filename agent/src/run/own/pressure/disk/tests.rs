@@ -71,6 +71,47 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     assert_eq!(third.oldest, Some(at(1063)));
 }
 
+/// No file system has a name that is so long: it cannot be looked for.
+#[test]
+fn a_pod_whose_directories_cannot_be_looked_at_has_what_it_had() {
+    let dir = Scratch::new("fault");
+    fs::create_dir_all(dir.path("there/pod/volumes/shared")).unwrap();
+    fs::create_dir_all(dir.path("there/logs/app")).unwrap();
+    dir.write("there/pod/volumes/shared/file", vec![1; 1 << 20]);
+    let link = dir.link("link", "there");
+    let pod = Candidate {
+        logs: PathBuf::from("/link/logs"),
+        directory: PathBuf::from("/link/pod"),
+        volumes: vec![("shared".to_owned(), "/link/pod/volumes/shared".into())],
+        ..candidate()
+    };
+    let (at, uid) = (Duration::from_secs, pod.facts.pod.uid.clone());
+    let root = Root::at(dir.directory());
+    let measured = |measuring: &mut Measuring, now| {
+        measuring.take(Order {
+            candidates: Arc::new(vec![pod.clone()]),
+            freshness: Freshness::ShortSince(at(now)),
+        });
+        measuring.step(at(now)).unwrap()
+    };
+    let mut measuring = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+    let before = measured(&mut measuring, 1000);
+    assert!(before.pods[&uid].storage >= Some(1 << 20), "{before:?}");
+    assert_eq!(before.failing, None);
+
+    fs::remove_file(&link).unwrap();
+    dir.link("link", "a".repeat(300));
+    let after = measured(&mut measuring, 1010);
+    assert_eq!(after.pods, before.pods);
+    assert_eq!(after.oldest, Some(at(1000)));
+    assert!(after.failing.is_some(), "{after:?}");
+    let mut anew = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+    let anew = measured(&mut anew, 1010);
+    let unknown = &anew.pods[&uid];
+    assert_eq!((unknown.storage, unknown.since), (None, None));
+    assert!(unknown.volumes.is_empty(), "{unknown:?}");
+}
+
 /// A pod of these containers, of which `running` run.
 pub(super) fn pod_of(containers: &[&str], running: &[&str]) -> Candidate {
     let pod = candidate();
@@ -158,5 +199,5 @@ fn a_step_that_takes_too_long_is_known() {
     assert_eq!(step.hung_for(at(1062)), None);
     // Of an order that is not there yet.
     let keeper = DiskKeeper::start(None).unwrap();
-    assert_eq!(keeper.hung_for(), None);
+    assert!(keeper.unmeasured().is_none());
 }
