@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nix::libc::EOPNOTSUPP;
+
 use super::device_programs::DevicePrograms;
 use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
@@ -309,7 +311,7 @@ impl CgroupReader {
     }
 
     /// Processes of a cgroup and of all below it, over all trees, sorted. Sub-cgroups that vanish
-    /// under the walk are skipped.
+    /// under the walk are skipped; an error where one cannot be read.
     pub fn pids(&self, path: &CgroupPath) -> Result<BTreeSet<u32>, ReadError> {
         let mut pids = BTreeSet::new();
         for tree in &self.trees.trees {
@@ -354,9 +356,12 @@ impl CgroupReader {
 
 fn collect_pids(dir: &Dir, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
     dir.visit_upwards(&mut |dir| {
-        // A threaded cgroup refuses to list processes (EOPNOTSUPP); they show at its domain.
-        if let Ok(text) = dir.read_text("cgroup.procs") {
-            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        match dir.read_text("cgroup.procs") {
+            Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
+            Err(error) if error.is_gone() => {}
+            // A threaded cgroup refuses to list processes; they show at its domain.
+            Err(error) if error.errno() == Some(EOPNOTSUPP) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     })
@@ -380,5 +385,37 @@ fn failed(path: &CgroupPath, source: FsError) -> ReadError {
     ReadError::Fs {
         path: path.clone(),
         source,
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+    use crate::sys::{Root, Tree};
+
+    #[test]
+    fn processes_that_cannot_be_listed_are_not_none() {
+        let dir = Scratch::new("pids");
+        let root = Root::host();
+        for name in ["pod/app", "pod/made", "unread/app"] {
+            root.create_dir_all(dir.path(name)).unwrap();
+        }
+        dir.write("pod/cgroup.procs", "7\n");
+        dir.write("pod/app/cgroup.procs", "5\n6\n");
+        dir.unreadable("unread/app/cgroup.procs");
+        let trees = Trees {
+            unified: true,
+            trees: vec![Tree::open(BTreeSet::new(), dir.directory()).unwrap()],
+        };
+        let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), 4096);
+        let path = |name: &str| CgroupPath::new(name).unwrap();
+        assert_eq!(
+            reader.pids(&path("/pod")).unwrap(),
+            BTreeSet::from([5, 6, 7])
+        );
+        assert_eq!(reader.pids(&path("/absent")).unwrap(), BTreeSet::new());
+        assert!(reader.pids(&path("/unread")).is_err());
     }
 }

@@ -42,33 +42,38 @@ pub struct DeletedFiles {
 }
 
 impl DeletedFiles {
-    /// Those of the file system `device` that these processes have open.
-    pub fn of(root: &Root, pids: &BTreeSet<u32>, device: u64) -> Self {
+    /// Those of the file system `device` that these processes have open. An error: nobody can say.
+    pub fn of(root: &Root, pids: &BTreeSet<u32>, device: u64) -> Result<Self, Errno> {
         let mut found = Self::default();
         let mut seen = HashSet::new();
         for pid in pids {
-            if !found.look(root, *pid, device, &mut seen) {
-                break;
+            match found.look(root, *pid, device, &mut seen) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // It has ended, or may not be looked at.
+                Err(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM) => {}
+                Err(error) => return Err(error),
             }
         }
-        found
+        Ok(found)
     }
 
     /// False: it is too much.
-    fn look(&mut self, root: &Root, pid: u32, device: u64, seen: &mut HashSet<u64>) -> bool {
+    fn look(
+        &mut self,
+        root: &Root,
+        pid: u32,
+        device: u64,
+        seen: &mut HashSet<u64>,
+    ) -> Result<bool, Errno> {
         let path = root.path(format!("/proc/{pid}/fd"));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.n_looked += 1;
-        // It has ended, or may not be looked at.
-        let Ok(fd) = open(&path, flags, Mode::empty()) else {
-            return true;
-        };
-        let Ok(mut dir) = Dir::new(fd) else {
-            return true;
-        };
-        while let Some(Ok(entry)) = dir.read() {
+        let mut dir = Dir::new(open(&path, flags, Mode::empty())?)?;
+        while let Some(entry) = dir.read() {
+            let entry = entry?;
             if self.n_looked >= MAX_FILES {
-                return false;
+                return Ok(false);
             }
             self.n_looked += 1;
             if let Ok(Some((file, inode))) = deleted(&dir, entry.file_name(), device)
@@ -77,7 +82,7 @@ impl DeletedFiles {
                 self.files.push(file);
             }
         }
-        true
+        Ok(true)
     }
 }
 
@@ -131,7 +136,7 @@ mod tests {
         let device = fs::metadata(dir.directory()).unwrap().dev();
         let pids = [std::process::id(), u32::MAX].into();
         let found = |device| {
-            let mut found = DeletedFiles::of(&Root::host(), &pids, device);
+            let mut found = DeletedFiles::of(&Root::host(), &pids, device).unwrap();
             found
                 .files
                 .retain(|it| it.path.starts_with(dir.directory()));
@@ -149,5 +154,16 @@ mod tests {
         assert_eq!(found(device + 1), []);
         drop((deleted, again, named));
         assert_eq!(found(device), []);
+    }
+
+    #[test]
+    fn a_process_whose_files_cannot_be_looked_at_is_not_one_without_any() {
+        let dir = Scratch::new("deleted");
+        let root = Root::at(dir.directory());
+        let found = |pids: &[u32]| DeletedFiles::of(&root, &pids.iter().copied().collect(), 0);
+        fs::create_dir_all(dir.path("proc/7")).unwrap();
+        assert_eq!(found(&[7, 8]).unwrap().files, [], "both have ended");
+        dir.unreadable("proc/7/fd");
+        assert_eq!(found(&[7, 8]), Err(Errno::LOOP));
     }
 }

@@ -5,7 +5,7 @@ mod deleted;
 mod host_paths;
 mod old_logs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -22,10 +22,10 @@ use crate::model::stats::FileSystemStats;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
 use crate::run::own::told::Unmeasured;
-use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::disk_use::{DiskUses, Failing, Stepped, Tree};
 use crate::sources::stats::file_system;
-use crate::sys::{Root, clock};
+use crate::sys::{Root, chain, clock};
 
 /// Kubelet walks a volume every 60 to 120 s.
 const AGE_WITHOUT_PRESSURE: Duration = Duration::from_secs(60);
@@ -167,10 +167,13 @@ fn run(
     cgroups: Option<CgroupReader>,
 ) {
     let processes = move |pod: &Candidate| {
-        let pids = cgroups.as_ref()?.pids_in(&pod.cgroup, "memory");
-        pids.ok()
+        let pids = cgroups.as_ref().map(|it| it.pids_in(&pod.cgroup, "memory"));
+        match pids {
+            None => Ok(BTreeSet::new()),
+            Some(Err(ReadError::Fs { source, .. })) if source.is_gone() => Ok(BTreeSet::new()),
+            Some(pids) => pids.map_err(|it| chain(&it)),
+        }
     };
-    let processes = move |pod: &Candidate| processes(pod).unwrap_or_default();
     let mut measuring = Measuring::new(&Root::host(), Box::new(processes));
     loop {
         let wait = match measuring.is_busy {
@@ -246,8 +249,13 @@ impl Measuring {
         let uses = &self.uses;
         let is_settled = self.deleted.settle(candidates, |it| walked_since(uses, it));
         self.is_busy = stepped.has_more;
-        let failing = uses.failing();
-        let failing = failing.map(|(path, it)| (path.display().to_string(), it.clone()));
+        let walks = uses.failing();
+        let walks = walks.map(|(path, it)| (path.display().to_string(), it));
+        let looks = self.deleted.failing();
+        let looks = looks.map(|(uid, it)| (format!("open files of pod {uid}"), it));
+        let failing = walks.into_iter().chain(looks);
+        let failing = failing.min_by_key(|(_, it)| it.since);
+        let failing = failing.map(|(what, it)| (what, it.clone()));
         let is_new = std::mem::take(&mut self.is_new)
             || stepped.n_measured > 0
             || is_settled

@@ -12,10 +12,11 @@ use crate::model::eviction::DiskUse;
 use crate::model::pod::PodUid;
 use crate::run::own::evictions::Candidate;
 use crate::sources::deleted_files::{DeletedFile, DeletedFiles};
+use crate::sources::disk_use::Failing;
 use crate::sys::Root;
 
-/// The processes of a pod.
-pub(super) type Processes = Box<dyn Fn(&Candidate) -> BTreeSet<u32> + Send>;
+/// The processes of a pod, or why nobody can say.
+pub(super) type Processes = Box<dyn Fn(&Candidate) -> Result<BTreeSet<u32>, String> + Send>;
 
 /// One look at a pod's open files.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ struct Looks {
     counts: Option<Look>,
     /// There are walks yet to come.
     newest: Option<Look>,
+    /// Looks after these.
+    failing: Option<Failing>,
 }
 
 /// Of all pods that are measured.
@@ -63,7 +66,7 @@ impl Deleted {
     }
 
     /// Looks at some of the pods whose last look is older than `measured_before`. One that still waits for walks stands,
-    /// unless it is older than `since`. True: there are more of them.
+    /// unless it is older than `since`. One that failed is tried again. True: there are more of them.
     pub(super) fn look(
         &mut self,
         candidates: &[Candidate],
@@ -74,10 +77,11 @@ impl Deleted {
         let mut n_looked = 0;
         for pod in candidates {
             let looks = self.pods.entry(pod.facts.pod.uid.clone()).or_default();
-            let is_due = match (&looks.newest, &looks.counts) {
-                (Some(newest), _) => newest.at < since,
-                (None, Some(counts)) => counts.at < measured_before,
-                (None, None) => true,
+            let is_due = match (&looks.failing, &looks.newest, &looks.counts) {
+                (Some(failing), ..) => failing.is_due(now),
+                (None, Some(newest), _) => newest.at < since,
+                (None, None, Some(counts)) => counts.at < measured_before,
+                (None, None, None) => true,
             };
             if !is_due {
                 continue;
@@ -85,20 +89,29 @@ impl Deleted {
             if n_looked >= STEP {
                 return true;
             }
-            let directory = tree(&pod.directory, &pod.directory, false);
-            let place = directory.place(&self.root).ok().flatten();
-            let device = place.map(|it| it.device());
-            let pids = (self.processes)(pod);
-            // Without its directory it is new, and nothing of it is there.
-            let found = device.map(|it| DeletedFiles::of(&self.root, &pids, it));
-            n_looked += found.as_ref().map_or(1, |it| it.n_looked);
-            let files = found.map(|it| it.files).unwrap_or_default();
-            looks.newest = Some(Look {
-                at: now,
-                files: own(&self.root, pod, files),
-            });
+            match find(&self.root, &self.processes, pod) {
+                Ok(found) => {
+                    n_looked += found.n_looked.max(1);
+                    looks.failing = None;
+                    looks.newest = Some(Look {
+                        at: now,
+                        files: own(&self.root, pod, found.files),
+                    });
+                }
+                Err(why) => {
+                    n_looked += 1;
+                    Failing::note(&mut looks.failing, why, now);
+                }
+            }
         }
         false
+    }
+
+    /// The pod whose looks have failed for the longest.
+    pub(super) fn failing(&self) -> Option<(&PodUid, &Failing)> {
+        let pods = self.pods.iter();
+        let failing = pods.filter_map(|(uid, it)| Some((uid, it.failing.as_ref()?)));
+        failing.min_by_key(|(_, it)| it.since)
     }
 
     /// The looks count whose walks are done. Whether there are any.
@@ -143,6 +156,17 @@ impl Deleted {
         }
         disk
     }
+}
+
+/// Files that the processes of a pod have open. Without its directory it is new, and nothing of it is there.
+fn find(root: &Root, processes: &Processes, pod: &Candidate) -> Result<DeletedFiles, String> {
+    let place = tree(&pod.directory, &pod.directory, false).place(root);
+    let place = place.map_err(|it| it.to_string())?;
+    let Some(device) = place.map(|it| it.device()) else {
+        return Ok(DeletedFiles::default());
+    };
+    let pids = processes(pod)?;
+    DeletedFiles::of(root, &pids, device).map_err(|it| it.to_string())
 }
 
 /// The files below the pod's own directories, by the paths that these have in the configuration: the kernel tells paths

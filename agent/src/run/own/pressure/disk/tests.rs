@@ -4,7 +4,6 @@
     reason = "the files of a test are its own, in a directory that it made"
 )]
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -41,7 +40,10 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     let volume = dir.path("pod/volumes/shared");
     fs::create_dir_all(dir.path("logs/app")).unwrap();
     let at = Duration::from_secs;
-    let mut measuring = Measuring::new(&Root::at(dir.directory()), Box::new(|_| BTreeSet::new()));
+    let mut measuring = Measuring::new(
+        &Root::at(dir.directory()),
+        Box::new(|_| Ok(BTreeSet::new())),
+    );
     assert_eq!(measuring.step(at(1000)), None);
     measuring.take(Order {
         candidates: Arc::new(vec![candidate()]),
@@ -94,7 +96,7 @@ fn a_pod_whose_directories_cannot_be_looked_at_has_what_it_had() {
         });
         measuring.step(at(now)).unwrap()
     };
-    let mut measuring = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+    let mut measuring = Measuring::new(&root, Box::new(|_| Ok(BTreeSet::new())));
     let before = measured(&mut measuring, 1000);
     assert!(before.pods[&uid].storage >= Some(1 << 20), "{before:?}");
     assert_eq!(before.failing, None);
@@ -105,7 +107,7 @@ fn a_pod_whose_directories_cannot_be_looked_at_has_what_it_had() {
     assert_eq!(after.pods, before.pods);
     assert_eq!(after.oldest, Some(at(1000)));
     assert!(after.failing.is_some(), "{after:?}");
-    let mut anew = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+    let mut anew = Measuring::new(&root, Box::new(|_| Ok(BTreeSet::new())));
     let anew = measured(&mut anew, 1010);
     let unknown = &anew.pods[&uid];
     assert_eq!((unknown.storage, unknown.since), (None, None));
@@ -157,7 +159,7 @@ fn what_containers_share_and_what_they_left_is_no_ones_of_them() {
     }
     let measure = |pod: Candidate| {
         let root = Root::at(dir.directory());
-        let mut measuring = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+        let mut measuring = Measuring::new(&root, Box::new(|_| Ok(BTreeSet::new())));
         measuring.take(Order {
             candidates: Arc::new(vec![pod]),
             freshness: Freshness::Calm,

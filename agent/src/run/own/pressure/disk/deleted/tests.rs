@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::tests::candidate;
 use super::super::{All, Freshness, Measuring, Order};
@@ -29,6 +30,49 @@ fn a_state_directory_behind_a_link_hides_none_of_them() {
     check(&dir.path("state"));
 }
 
+#[test]
+fn a_look_that_fails_leaves_what_the_one_before_found() {
+    let dir = Scratch::new("open");
+    let volume = dir.path("pod/volumes/shared");
+    fs::create_dir_all(&volume).unwrap();
+    let pod = Candidate {
+        logs: dir.path("logs"),
+        directory: dir.path("pod"),
+        volumes: vec![("shared".to_owned(), volume.clone())],
+        ..candidate()
+    };
+    let uid = pod.facts.pod.uid.clone();
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&is_failing);
+    let processes = move |_: &Candidate| match fails.load(Ordering::Relaxed) {
+        true => Err("nobody can say".to_owned()),
+        false => Ok(BTreeSet::from([std::process::id()])),
+    };
+    let mut measuring = Measuring::new(&Root::host(), Box::new(processes));
+    measuring.take(Order {
+        candidates: Arc::new(vec![pod]),
+        freshness: Freshness::Calm,
+    });
+    let at = Duration::from_secs;
+    let mut look = |now| {
+        let all = measuring.step(at(now)).unwrap();
+        let mib = all.pods[&uid].volumes["shared"].bytes.unwrap() >> 20;
+        (mib, all.failing.map(|(what, it)| (what, it.since)))
+    };
+    let mut file = File::create(volume.join("file")).unwrap();
+    file.write_all(&vec![1; 4 << 20]).unwrap();
+    file.sync_all().unwrap();
+    fs::remove_file(volume.join("file")).unwrap();
+    assert_eq!(look(1000), (4, None));
+    is_failing.store(true, Ordering::Relaxed);
+    drop(file);
+    let failing = Some(("open files of pod uid".to_owned(), at(1100)));
+    assert_eq!(look(1100), (4, failing.clone()));
+    assert_eq!(look(1200), (4, failing));
+    is_failing.store(false, Ordering::Relaxed);
+    assert_eq!(look(1300), (0, None));
+}
+
 /// A file of this process, which is that of the pod.
 #[track_caller]
 fn check(state: &Path) {
@@ -41,7 +85,7 @@ fn check(state: &Path) {
         ..candidate()
     };
     let uid = pod.facts.pod.uid.clone();
-    let own = |_: &Candidate| BTreeSet::from([std::process::id()]);
+    let own = |_: &Candidate| Ok(BTreeSet::from([std::process::id()]));
     let mut measuring = Measuring::new(&Root::host(), Box::new(own));
     measuring.take(Order {
         candidates: Arc::new(vec![pod]),
