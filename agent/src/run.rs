@@ -89,11 +89,12 @@ pub enum RunError {
         why: &'static str,
     },
     #[error(
-        "socket: {} is where {field} has {what}; right would be a path of its own",
-        .path.display()
+        "socket: {} is where {} has {what}; right would be a path of its own",
+        .path.display(), .field.unwrap_or("kubelet")
     )]
     InTheWay {
-        field: &'static str,
+        /// `None`: no field names the directory.
+        field: Option<&'static str>,
         what: &'static str,
         path: PathBuf,
     },

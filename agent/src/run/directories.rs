@@ -8,6 +8,7 @@ use super::RunError;
 use super::exclusive::STATE_LOCK;
 use super::forensics::RECORDS;
 use crate::config::Config;
+use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
 use crate::sys::filesystem::{Filesystem, FilesystemKind};
 use crate::sys::{FsError, Root};
 
@@ -90,9 +91,39 @@ fn in_the_way<'a>(
         None => return None,
     };
     Some(RunError::InTheWay {
-        field,
+        field: Some(field),
         what,
         path: socket.to_owned(),
+    })
+}
+
+/// The socket is where a start of kubelet, or of what is in its place, has one for others, or a directory for such. What
+/// is there already is told of the socket itself. `of`: kubelet's directory, and the field that names it, if one does.
+pub(super) fn in_place_of_kubelets(
+    root: &Root,
+    config: &Config,
+    (field, directory): (Option<&'static str>, &Path),
+) -> Option<RunError> {
+    let of_kubelet = |it: &str| settled(root, &directory.join(it));
+    let plugins = of_kubelet(DEVICE_PLUGINS)?;
+    let resources = of_kubelet(POD_RESOURCES_SOCKET)?;
+    let directory = settled(root, config.socket.parent()?)?;
+    let socket = directory.join(config.socket.file_name()?);
+    let what = if directory == plugins {
+        "the sockets of device plugins, all of which a start removes"
+    } else if socket == resources {
+        "the socket of the pod resources API"
+    } else if (socket == plugins || Some(&*socket) == resources.parent())
+        && !root.exists(&config.socket)
+    {
+        "a directory"
+    } else {
+        return None;
+    };
+    Some(RunError::InTheWay {
+        field,
+        what,
+        path: config.socket.clone(),
     })
 }
 
@@ -156,6 +187,12 @@ pub(super) fn apart(
     others
         .filter(|it| device(it).is_some_and(|it| it != here))
         .collect()
+}
+
+/// Where a path leads, as far as it is there. `None`: nobody can say.
+pub(super) fn settled(root: &Root, path: &Path) -> Option<PathBuf> {
+    let (there, rest) = nearest(root, path).ok()?;
+    Some(root.canonical(there).ok()?.join(rest))
 }
 
 /// What of a path is there, and the rest.
@@ -314,6 +351,55 @@ mod tests {
         // What is there is told where it is listened.
         base.write("lock", "");
         assert_eq!(told(base.directory(), &base.path("lock")), [""; 0]);
+    }
+
+    #[test]
+    fn the_socket_is_kept_apart_from_those_for_others() {
+        let base = Scratch::new("directories");
+        let link = base.link("link", ".");
+        let found = |socket: &Path, field| {
+            let text = format!(
+                "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: observe\nsocket: {}\n",
+                socket.display(),
+            );
+            let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
+            let of = (field, base.directory());
+            let fault = in_place_of_kubelets(&Root::host(), &loaded.config, of)?;
+            Some(fault.to_string())
+        };
+        for name in [
+            "agent.sock",
+            "pod-resources/agent.sock",
+            "device-plugins/a/agent.sock",
+        ] {
+            assert_eq!(found(&base.path(name), None), None, "{name}");
+        }
+        let of_plugins = "the sockets of device plugins, all of which a start removes";
+        for (name, what) in [
+            ("device-plugins/agent.sock", of_plugins),
+            ("device-plugins/kubelet.sock", of_plugins),
+            (
+                "pod-resources/kubelet.sock",
+                "the socket of the pod resources API",
+            ),
+            ("device-plugins", "a directory"),
+            ("pod-resources", "a directory"),
+        ] {
+            for (socket, field, named) in [
+                (
+                    base.path(name),
+                    Some("kubeletDirectory"),
+                    "kubeletDirectory",
+                ),
+                (link.join(name), None, "kubelet"),
+            ] {
+                let right = format!(
+                    "socket: {} is where {named} has {what}; right would be a path of its own",
+                    socket.display()
+                );
+                assert_eq!(found(&socket, field), Some(right));
+            }
+        }
     }
 
     #[test]

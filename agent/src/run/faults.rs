@@ -182,10 +182,12 @@ impl RunError {
             Self::Directory { field, .. }
             | Self::LinkToNothing { field, .. }
             | Self::Closed { field, .. } => &[field],
-            Self::InTheWay { field, .. } => &["socket", field],
+            Self::InTheWay {
+                field: Some(field), ..
+            } => &["socket", field],
             // Who holds it may be the agent of that directory.
             Self::InUse { field, .. } => &[field, "stateDirectory"],
-            Self::Socket(_) => &["socket"],
+            Self::InTheWay { field: None, .. } | Self::Socket(_) => &["socket"],
             Self::Serve(ServeError::Http(http::ServeError::Access(error))) => &[error.field()],
             Self::Serve(ServeError::Http(http::ServeError::Bind { .. })) => &["metrics.address"],
             _ => &[],

@@ -335,6 +335,15 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
         let (place, kubelet) = find_place(root, &node.reader, observe)?;
         Ok((node, place, kubelet))
     });
+    // Kubelet's next start would take the place.
+    let kubelet = found.as_ref().ok();
+    let kubelet = kubelet.and_then(|(.., kubelet)| kubelet.as_ref().ok());
+    let directory = kubelet.map_or(Path::new(DEFAULT_ROOT_DIRECTORY), |it| &it.root_directory);
+    faults.extend(directories::in_place_of_kubelets(
+        root,
+        config,
+        (None, directory),
+    ));
     match (found, pod_source) {
         (Ok((node, place, kubelet)), Ok(pod_source)) if faults.is_empty() => Ok(Found {
             node,

@@ -240,6 +240,29 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     Ok(())
 }
 
+/// Kubelet's start would take the place of the agent's socket, and neither would tell.
+#[cfg_attr(feature = "privileged", test)]
+fn a_socket_in_the_place_of_kubelets_is_a_fault_while_kubelet_is_down() -> Result<()> {
+    let tree = KubeTree::new("in-place", Driver::Cgroupfs)?;
+    let agent = Agent::observing("in-place", &tree)?;
+    let run = agent.run_command()?;
+    let path = agent.dir.join("config.yaml");
+    let own = format!("socket: {}", agent.socket().display());
+    let text = fs::read_to_string(&path)?;
+    ensure!(text.contains(&own), "{own} in {text}");
+    let kubelets = "socket: /var/lib/kubelet/pod-resources/kubelet.sock";
+    fs::write(&path, text.replace(&own, kubelets))?;
+    let fault = format!("{kubelets} is where kubelet has the socket of the pod resources API");
+    for verb in ["check", "run"] {
+        let mut command = Command::new(run.get_program());
+        let output = command.args([verb, "--config"]).arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+        assert!(said.contains(&fault), "{verb}: {fault} in {said}");
+    }
+    Ok(())
+}
+
 /// Services of glibc that are libraries of the host crash a program with another glibc in it.
 #[cfg_attr(feature = "privileged", test)]
 fn host_names_need_no_library_of_the_host() -> Result<()> {

@@ -16,7 +16,6 @@ use crate::decide::eviction::signals::observations;
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{MemoryMethod, NodeReading};
-use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
 use crate::run::exclusive::cgroup_root_directory;
 use crate::run::node::Node;
 use crate::run::{RunError, directories, in_use, serve};
@@ -82,7 +81,11 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let mut faults = directories::faults(root, config, &directories_of(own), &made);
     faults.extend(directories::links_to_nothing(root, made_of(own)));
     faults.extend(check_apart(root, config, own).err());
-    faults.extend(in_place_of_kubelets(root, config, own));
+    faults.extend(directories::in_place_of_kubelets(
+        root,
+        config,
+        (Some("kubeletDirectory"), &own.kubelet_directory),
+    ));
     faults.extend(serve::faults(&config.metrics));
     let node = find_node(root, config);
     let cgroup_root = config.kubelet.cgroup_root_path();
@@ -191,8 +194,8 @@ pub(in crate::run) fn apart(root: &Root, config: &Config) -> Vec<PathBuf> {
 /// The agent renames and removes what is its own.
 fn check_apart(root: &Root, config: &Config, own: &OwnConfig) -> Result<(), RunError> {
     let PodsConfig::Manifests { manifest_directory } = &own.pods;
-    let state = settled(root, &config.state_directory);
-    match (state, settled(root, manifest_directory)) {
+    let state = directories::settled(root, &config.state_directory);
+    match (state, directories::settled(root, manifest_directory)) {
         (Some(state), Some(manifests))
             if state.starts_with(&manifests) || manifests.starts_with(&state) =>
         {
@@ -200,38 +203,6 @@ fn check_apart(root: &Root, config: &Config, own: &OwnConfig) -> Result<(), RunE
         }
         _ => Ok(()),
     }
-}
-
-/// The socket is where a start has one for others, after its own, or a directory for such. What is there already is
-/// told of the socket itself.
-fn in_place_of_kubelets(root: &Root, config: &Config, own: &OwnConfig) -> Option<RunError> {
-    let of_kubelet = |it: &str| settled(root, &own.kubelet_directory.join(it));
-    let plugins = of_kubelet(DEVICE_PLUGINS)?;
-    let resources = of_kubelet(POD_RESOURCES_SOCKET)?;
-    let directory = settled(root, config.socket.parent()?)?;
-    let socket = directory.join(config.socket.file_name()?);
-    let what = if directory == plugins {
-        "the sockets of device plugins, all of which a start removes"
-    } else if socket == resources {
-        "the socket of the pod resources API"
-    } else if (socket == plugins || Some(&*socket) == resources.parent())
-        && !root.exists(&config.socket)
-    {
-        "a directory"
-    } else {
-        return None;
-    };
-    Some(RunError::InTheWay {
-        field: "kubeletDirectory",
-        what,
-        path: config.socket.clone(),
-    })
-}
-
-/// Where a path leads, as far as it is there. `None`: nobody can say.
-fn settled(root: &Root, path: &Path) -> Option<PathBuf> {
-    let (there, rest) = directories::nearest(root, path).ok()?;
-    Some(root.canonical(there).ok()?.join(rest))
 }
 
 #[cfg(test)]
@@ -288,49 +259,5 @@ mod tests {
             )
         });
         assert_eq!(told, right);
-    }
-
-    #[test]
-    fn the_socket_is_kept_apart_from_those_for_others() {
-        let base = Scratch::new("fitness");
-        let link = base.link("link", ".");
-        let found = |socket: &Path| {
-            let text = format!(
-                "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
-                 kubeletDirectory: {}\nsocket: {}\n",
-                base.directory().display(),
-                socket.display(),
-            );
-            let loaded = Config::from_yaml(&text, None, &[]).expect("no faults");
-            let own = loaded.config.mode.own().expect("it is");
-            let fault = in_place_of_kubelets(&Root::host(), &loaded.config, own)?;
-            Some(fault.to_string())
-        };
-        for name in [
-            "agent.sock",
-            "pod-resources/agent.sock",
-            "device-plugins/a/agent.sock",
-        ] {
-            assert_eq!(found(&base.path(name)), None, "{name}");
-        }
-        let of_plugins = "the sockets of device plugins, all of which a start removes";
-        for (name, what) in [
-            ("device-plugins/agent.sock", of_plugins),
-            ("device-plugins/kubelet.sock", of_plugins),
-            (
-                "pod-resources/kubelet.sock",
-                "the socket of the pod resources API",
-            ),
-            ("device-plugins", "a directory"),
-            ("pod-resources", "a directory"),
-        ] {
-            for socket in [base.path(name), link.join(name)] {
-                let right = format!(
-                    "socket: {} is where kubeletDirectory has {what}; right would be a path of its own",
-                    socket.display()
-                );
-                assert_eq!(found(&socket), Some(right));
-            }
-        }
     }
 }
