@@ -31,6 +31,8 @@ pub const DEVICE_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 pub const DEVICE_PLUGINS: &str = "device-plugins";
 /// Device plugins register there, in kubelet's root directory.
 pub const DEVICE_PLUGINS_SOCKET: &str = "device-plugins/kubelet.sock";
+/// Plugins put a socket there to be found, or into a directory below, in kubelet's root directory.
+pub const PLUGINS_REGISTRY: &str = "plugins_registry";
 /// In kubelet's root directory.
 pub const POD_RESOURCES_SOCKET: &str = "pod-resources/kubelet.sock";
 

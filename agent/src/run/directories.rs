@@ -8,7 +8,7 @@ use super::RunError;
 use super::exclusive::STATE_LOCK;
 use super::forensics::RECORDS;
 use crate::config::Config;
-use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
+use crate::model::kubelet_state::{DEVICE_PLUGINS, PLUGINS_REGISTRY, POD_RESOURCES_SOCKET};
 use crate::sys::filesystem::{Filesystem, FilesystemKind};
 use crate::sys::{FsError, Root};
 
@@ -106,14 +106,17 @@ pub(super) fn in_place_of_kubelets(
 ) -> Option<RunError> {
     let of_kubelet = |it: &str| settled(root, &directory.join(it));
     let plugins = of_kubelet(DEVICE_PLUGINS)?;
+    let registry = of_kubelet(PLUGINS_REGISTRY)?;
     let resources = of_kubelet(POD_RESOURCES_SOCKET)?;
     let directory = settled(root, config.socket.parent()?)?;
     let socket = directory.join(config.socket.file_name()?);
     let what = if directory == plugins {
         "the sockets of device plugins, all of which a start removes"
+    } else if directory.starts_with(&registry) {
+        "the sockets of plugins, each of which is asked to register"
     } else if socket == resources {
         "the socket of the pod resources API"
-    } else if (socket == plugins || Some(&*socket) == resources.parent())
+    } else if [Some(&*plugins), Some(&*registry), resources.parent()].contains(&Some(&*socket))
         && !root.exists(&config.socket)
     {
         "a directory"
@@ -371,10 +374,12 @@ mod tests {
             "agent.sock",
             "pod-resources/agent.sock",
             "device-plugins/a/agent.sock",
+            "plugins/agent.sock",
         ] {
             assert_eq!(found(&base.path(name), None), None, "{name}");
         }
         let of_plugins = "the sockets of device plugins, all of which a start removes";
+        let of_registry = "the sockets of plugins, each of which is asked to register";
         for (name, what) in [
             ("device-plugins/agent.sock", of_plugins),
             ("device-plugins/kubelet.sock", of_plugins),
@@ -382,7 +387,10 @@ mod tests {
                 "pod-resources/kubelet.sock",
                 "the socket of the pod resources API",
             ),
+            ("plugins_registry/agent.sock", of_registry),
+            ("plugins_registry/vendor/agent.sock", of_registry),
             ("device-plugins", "a directory"),
+            ("plugins_registry", "a directory"),
             ("pod-resources", "a directory"),
         ] {
             for (socket, field, named) in [

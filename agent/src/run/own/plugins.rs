@@ -16,7 +16,7 @@ use crate::device_plugin::{
 };
 use crate::model::device::{ContainerDevices, ContainerResponse};
 use crate::model::device_access::AllocatedDevice;
-use crate::model::kubelet_state::{DEVICE_PLUGINS, POD_RESOURCES_SOCKET};
+use crate::model::kubelet_state::{DEVICE_PLUGINS, PLUGINS_REGISTRY, POD_RESOURCES_SOCKET};
 use crate::model::pod::PodUid;
 use crate::observe::{chain, pod_resources};
 use crate::run::serve::Server;
@@ -57,7 +57,7 @@ impl Loop {
         let directory = &self.own.kubelet_directory;
         let config = DevicePluginsConfig {
             directory: directory.join(DEVICE_PLUGINS),
-            registry_directory: Some(directory.join("plugins_registry")),
+            registry_directory: Some(directory.join(PLUGINS_REGISTRY)),
             deadlines: Deadlines::default(),
         };
         self.to_loop = Some(to_loop.clone());
