@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::container::PodPhase;
 use ballast::model::cpuset::CpuSet;
 use ballast::model::placement::CpuState;
+use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
@@ -108,20 +109,26 @@ impl Storm {
         Ok(())
     }
 
-    /// A ready agent soon has every pod where it says.
+    /// A ready agent soon has every pod where it says. One that was refused is asked again as soon as a CPU is free.
     fn check_ready(&self) -> Result<()> {
         let books = cpu_books(&self.agent)?;
         check_books(&books, &self.online)?;
-        let status = self.agent.wait("all pods are settled", |status| {
-            let names: BTreeSet<String> = status.pods.iter().map(|it| it.name.clone()).collect();
-            let are_settled = status
-                .pods
-                .iter()
-                .all(|it| is_running(it) && it.reason.is_none() || it.phase == PodPhase::Failed);
-            let mut wanted = self.pods.clone();
-            wanted.insert("shared".to_owned());
-            names == wanted && are_settled
-        })?;
+        // One CPU is left to those that share.
+        let n_own = self.pods.len().min(self.online.len() - 1);
+        let mut wanted = self.pods.clone();
+        wanted.insert("shared".to_owned());
+        let status = self
+            .agent
+            .wait("every CPU that is wanted is given out", |status| {
+                let names: BTreeSet<String> =
+                    status.pods.iter().map(|it| it.name.clone()).collect();
+                let runs = |it: &&PodEntry| is_running(it) && it.reason.is_none();
+                let (run, others): (Vec<_>, Vec<_>) = status.pods.iter().partition(runs);
+                names == wanted
+                    && run.iter().any(|it| it.name == "shared")
+                    && run.len() == n_own + 1
+                    && others.iter().all(|it| it.phase == PodPhase::Failed)
+            })?;
         let books = cpu_books(&self.agent)?;
         check_books(&books, &self.online)?;
         let mut n = 0;
@@ -129,7 +136,7 @@ impl Storm {
             if pod.phase == PodPhase::Failed {
                 ensure!(
                     held(&books, pod, "app").is_none(),
-                    "{} was refused",
+                    "{} was refused: {books:?}",
                     pod.name
                 );
                 continue;
