@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
-use super::check::{is_label_value, is_qualified_name};
+use super::check::{SUBDOMAIN_RULE, is_dns_subdomain, is_label_value, is_qualified_name};
 use super::convert::lasting_containers;
 use super::findings::Findings;
 use super::{Pod, PodOrigin};
@@ -346,9 +346,22 @@ fn field_requirement(
     path: &str,
     found: &mut Findings,
 ) -> Option<FieldRequirement> {
-    if origin == PodOrigin::Manifest && source.key != METADATA_NAME {
-        let rule = format!("must be {METADATA_NAME}");
-        found.invalid(format!("{path}.key"), source.key.as_str(), &rule);
+    match origin {
+        PodOrigin::Manifest if source.key != METADATA_NAME => {
+            let rule = format!("must be {METADATA_NAME}");
+            found.invalid(format!("{path}.key"), source.key.as_str(), &rule);
+        }
+        PodOrigin::Manifest => {
+            let values = source.values.iter().flatten().enumerate();
+            for (i, value) in values.filter(|(_, it)| !is_dns_subdomain(it)) {
+                found.invalid(
+                    format!("{path}.values[{i}]"),
+                    value.as_str(),
+                    SUBDOMAIN_RULE,
+                );
+            }
+        }
+        PodOrigin::Api => {}
     }
     let operator = match (source.operator.as_str(), source.values.as_deref()) {
         ("In", Some([value])) => FieldOperator::In(value.clone()),

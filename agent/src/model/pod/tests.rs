@@ -937,6 +937,7 @@ fn a_term_that_cannot_match_is_a_fault_of_a_manifest_and_is_left_out_elsewhere()
             requirement("metadata.uid", "In", json!(["b"])),
             requirement("metadata.name", "In", json!(["a", "b"])),
             requirement("metadata.name", "Exists", json!([])),
+            requirement("metadata.name", "NotIn", json!(["A b"])),
         ]},
         {},
     ]));
@@ -955,7 +956,8 @@ fn a_term_that_cannot_match_is_a_fault_of_a_manifest_and_is_left_out_elsewhere()
     ];
     let of_expressions = expressions.iter().enumerate();
     let of_expressions = of_expressions.map(|(i, it)| format!("[0].matchExpressions[{i}].{it}"));
-    let of_fields = ["key", "values", "operator"].iter().enumerate();
+    let of_fields = ["key", "values", "operator", "values[0]"];
+    let of_fields = of_fields.iter().enumerate();
     let of_fields = of_fields.map(|(i, it)| format!("[1].matchFields[{i}].{it}"));
     let expected: Vec<String> = of_expressions.chain(of_fields).collect();
     assert_eq!(paths, expected);
