@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::findings::{Findings, NEGATIVE};
 use super::{
-    Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
-    QosClass, RESTART_CONTAINER, ResourceList, Resources, RestartPolicy, Volume, VolumeSource,
-    built_in_priority, check, env, fields, node_requirements, resize, rules, signals,
+    Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Overhead, Pod, PodLevel,
+    PodOrigin, PodUid, QosClass, RESTART_CONTAINER, ResourceList, Resources, RestartPolicy, Volume,
+    VolumeSource, built_in_priority, check, env, fields, node_requirements, resize, rules, signals,
 };
 use crate::model::quantity::Quantity;
 
@@ -93,9 +93,9 @@ pub(super) fn pod(
 }
 
 impl Pod {
-    /// The API server's defaults for resources: a request that is missing is the limit; a missing
-    /// pod-level request is the containers' sum, or else the pod-level limit; a missing pod-level limit
-    /// of huge pages is the containers' sum.
+    /// The API server's defaults for resources: a request that is missing is the limit. Of a pod, a limit of huge pages
+    /// that is missing is the containers' sum, unless it requests some; with any limit, a request that is missing is the
+    /// containers' sum, or else the limit (pkg/apis/core/v1/defaults.go, v1.36: `SetDefaults_Pod`).
     fn apply_defaults(&mut self) {
         for container in self.init_containers.iter_mut().chain(&mut self.containers) {
             let Resources { requests, limits } = &mut container.resources;
@@ -105,23 +105,29 @@ impl Pod {
                     .or_insert_with(|| limit.clone());
             }
         }
-        let sums = self.container_requests();
-        if let Some(Resources { requests, limits }) = &mut self.resources
-            && !limits.is_empty()
-        {
-            // A container's request of huge pages is its limit, and a pod's is too.
-            for (name, amount) in sums.iter().filter(|(name, _)| is_huge_pages(name)) {
-                let limit = limits.entry(name.clone()).or_insert_with(|| amount.clone());
+        let requested = self.container_requests();
+        let limited = self.limits(PodLevel::Ignored, Overhead::Left).amounts;
+        let Some(Resources { requests, limits }) = &mut self.resources else {
+            return;
+        };
+        if requests.is_empty() && limits.is_empty() {
+            return;
+        }
+        for (name, amount) in limited {
+            if is_huge_pages(&name) && !requests.contains_key(&name) {
+                limits.entry(name).or_insert(amount);
+            }
+        }
+        if limits.is_empty() {
+            return;
+        }
+        // A request of huge pages is the limit, whatever the containers' are.
+        let others = requested.iter().filter(|(name, _)| !is_huge_pages(name));
+        for (name, amount) in others.chain(&*limits) {
+            if super::totals::is_pod_level_resource(name) {
                 requests
                     .entry(name.clone())
-                    .or_insert_with(|| limit.clone());
-            }
-            for (name, amount) in sums.iter().chain(&*limits) {
-                if super::totals::is_pod_level_resource(name) {
-                    requests
-                        .entry(name.clone())
-                        .or_insert_with(|| amount.clone());
-                }
+                    .or_insert_with(|| amount.clone());
             }
         }
     }

@@ -703,19 +703,30 @@ fn references_of_variables_are_one_each() {
 #[test]
 fn pod_level_huge_pages_default_to_those_of_the_containers() {
     let huge = |amount: &str| json!({"cpu": "1", "hugepages-2Mi": amount});
-    let of = |limits: Value| {
-        let pod = good(json!({
+    let spec = |resources: Value| {
+        json!({
             "containers": [
                 {"name": "a", "resources": {"limits": huge("2Mi")}},
                 {"name": "b", "resources": {"limits": huge("4Mi")}},
             ],
-            "resources": {"limits": limits},
-        }));
+            "resources": resources,
+        })
+    };
+    let of = |resources: Value| {
+        let pod = good(spec(resources));
         let own = pod.resources.expect("pod-level resources");
         [own.requests, own.limits].map(|it| it["hugepages-2Mi"].to_string())
     };
-    assert_eq!(of(json!({"memory": "1Gi"})), ["6Mi", "6Mi"]);
-    assert_eq!(of(json!({"hugepages-2Mi": "8Mi"})), ["8Mi", "8Mi"]);
+    let limits = |limits: Value| of(json!({"limits": limits}));
+    assert_eq!(limits(json!({"memory": "1Gi"})), ["6Mi", "6Mi"]);
+    assert_eq!(limits(json!({"hugepages-2Mi": "8Mi"})), ["8Mi", "8Mi"]);
+    // Without limits too.
+    assert_eq!(of(json!({"requests": {"cpu": "2"}})), ["6Mi", "6Mi"]);
+    // A request of their own does not give a limit.
+    let requested = json!({"cpu": "2", "hugepages-2Mi": "6Mi"});
+    let requested = json!({"requests": requested, "limits": {"cpu": "4"}});
+    let right = "spec.resources.limits: Required value: hugepages-2Mi needs a limit of 6Mi as well";
+    assert_eq!(faults(spec(requested)), [right]);
 }
 
 #[test]
