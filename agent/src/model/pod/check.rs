@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1;
 use super::convert::{ContainerKind, is_huge_pages, key_path};
 use super::findings::{Findings, NEGATIVE};
 use super::totals::is_pod_level_resource;
-use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource, Weight};
+use super::{
+    Container, Overhead, Pod, PodLevel, PodOrigin, ResourceList, Resources, VolumeSource, Weight,
+};
 use crate::model::device::is_extended_resource_name;
 use crate::model::quantity::Quantity;
 
@@ -244,6 +246,17 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                         "must be greater than or equal to aggregate container requests of {sum}"
                     ),
                 );
+            }
+        }
+        let limited = pod.limits(PodLevel::Ignored, Overhead::Left).amounts;
+        for (name, sum) in limited.iter().filter(|(name, _)| is_huge_pages(name)) {
+            if let Some(limit) = own.limits.get(name)
+                && sum > limit
+            {
+                let rule =
+                    format!("must be greater than or equal to aggregate container limits of {sum}");
+                let path = key_path("spec.resources.limits", name);
+                found.invalid(path, limit.to_string(), &rule);
             }
         }
         // An init container may have more than its pod.

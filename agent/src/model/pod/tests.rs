@@ -727,6 +727,14 @@ fn pod_level_huge_pages_default_to_those_of_the_containers() {
     let requested = json!({"requests": requested, "limits": {"cpu": "4"}});
     let right = "spec.resources.limits: Required value: hugepages-2Mi needs a limit of 6Mi as well";
     assert_eq!(faults(spec(requested)), [right]);
+    let right = ["requests", "limits"].map(|field| {
+        format!(
+            "spec.resources.{field}[hugepages-2Mi]: Invalid value: \"4Mi\": must be greater than or equal to \
+             aggregate container {field} of 6Mi"
+        )
+    });
+    let limits = json!({"limits": {"cpu": "4", "hugepages-2Mi": "4Mi"}});
+    assert_eq!(faults(spec(limits)), right);
 }
 
 #[test]
