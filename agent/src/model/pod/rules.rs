@@ -92,7 +92,8 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     if let Some(os) = &spec.os {
         match os.name.as_str() {
             "" => found.required("spec.os.name", ""),
-            "linux" | "windows" => {}
+            "linux" => {}
+            "windows" => of_windows(spec, found),
             other => found.unsupported("spec.os", other, &["linux", "windows"]),
         }
     }
@@ -105,6 +106,18 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     if let Some(policy) = policy.filter(|it| !matches!(*it, "Merge" | "Strict")) {
         let path = "spec.securityContext.supplementalGroupsPolicy";
         found.unsupported(path, policy, &["Merge", "Strict"]);
+    }
+}
+
+/// `validateWindows`, `validatePodResources`: what a pod of Windows must not set, as far as it counts here.
+fn of_windows(spec: &v1::PodSpec, found: &mut Findings) {
+    let fields = [
+        ("hostIPC", spec.host_ipc == Some(true)),
+        ("hostPID", spec.host_pid == Some(true)),
+        ("resources", spec.resources.is_some()),
+    ];
+    for (field, _) in fields.into_iter().filter(|(_, is_set)| *is_set) {
+        found.forbidden(format!("spec.{field}"), "cannot be set for a windows pod");
     }
 }
 
@@ -488,6 +501,16 @@ mod tests {
         assert_eq!(os(""), ["spec.os.name: Required value"]);
         let right = r#"spec.os: Unsupported value: "Linux": supported values: "linux", "windows""#;
         assert_eq!(os("Linux"), [right]);
+        for (field, value) in [
+            ("hostIPC", json!(true)),
+            ("hostPID", json!(true)),
+            ("resources", json!({})),
+        ] {
+            let of = |os: &str| faults(json!({"os": {"name": os}, field: value}));
+            assert_eq!(of("linux"), [""; 0]);
+            let right = format!("spec.{field}: Forbidden: cannot be set for a windows pod");
+            assert_eq!(of("windows"), [right]);
+        }
         assert_eq!(faults(json!({"priorityClassName": "high"})), [""; 0]);
         let class = faults(json!({"priorityClassName": "Very High"}));
         let right =
