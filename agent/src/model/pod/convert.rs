@@ -419,25 +419,6 @@ fn volumes(spec: &v1::PodSpec, found: &mut Findings) -> Vec<Volume> {
 }
 
 fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> VolumeSource {
-    if let Some(it) = &volume.host_path {
-        let at = format!("{path}.hostPath.path");
-        if it.path.is_empty() {
-            found.required(at, "");
-        } else if check::has_backsteps(&it.path) {
-            found.invalid(at, it.path.as_str(), check::BACKSTEPS);
-        } else if !it.path.starts_with('/') {
-            found.invalid(at, it.path.as_str(), "must be an absolute path");
-        }
-        let kind = it.type_.as_deref().unwrap_or_default();
-        return VolumeSource::HostPath {
-            path: it.path.clone(),
-            kind: HostPathKind::of(kind).unwrap_or_else(|| {
-                let right = HostPathKind::ALL.map(|(name, _)| name);
-                found.unsupported(format!("{path}.hostPath.type"), kind, &right);
-                HostPathKind::Any
-            }),
-        };
-    }
     let empty_dir = |it: Option<&v1::EmptyDirVolumeSource>, found: &mut Findings| {
         let at = format!("{path}.emptyDir.sizeLimit");
         let size_limit = it.and_then(|it| it.size_limit.as_ref());
@@ -453,6 +434,28 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
     };
     if let Some(it) = &volume.empty_dir {
         return empty_dir(Some(it), found);
+    }
+    if let Some(it) = &volume.host_path {
+        let at = format!("{path}.hostPath.path");
+        let text = it.type_.as_deref().unwrap_or_default();
+        let kind = HostPathKind::of(text);
+        if it.path.is_empty() {
+            found.required(at, "");
+        } else {
+            if check::has_backsteps(&it.path) {
+                found.invalid(at, it.path.as_str(), check::BACKSTEPS);
+            } else if !it.path.starts_with('/') {
+                found.invalid(at, it.path.as_str(), "must be an absolute path");
+            }
+            if kind.is_none() {
+                let right = HostPathKind::ALL.map(|(name, _)| name);
+                found.unsupported(format!("{path}.hostPath.type"), text, &right);
+            }
+        }
+        return VolumeSource::HostPath {
+            path: it.path.clone(),
+            kind: kind.unwrap_or_default(),
+        };
     }
     // The kind is the one other field that is set; without any the API server makes it emptyDir.
     let fields = serde_json::to_value(volume).unwrap_or_default();

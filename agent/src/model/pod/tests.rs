@@ -674,6 +674,22 @@ fn a_path_of_a_volume_leads_to_where_it_seems_to() {
 }
 
 #[test]
+fn a_volume_is_looked_at_as_far_as_the_api_server_does() {
+    let of = |mut volume: Value| {
+        volume["name"] = json!("v");
+        faults(json!({"containers": [{"name": "app"}], "volumes": [volume]}))
+    };
+    let wrong = json!({"path": "/a/../b", "type": "Folder"});
+    let right = "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type";
+    assert_eq!(of(json!({"emptyDir": {}, "hostPath": wrong})), [right]);
+    let limit = of(json!({"emptyDir": {"sizeLimit": "-1"}, "hostPath": wrong}));
+    assert!(limit[0].starts_with("spec.volumes[0].emptyDir.sizeLimit: Forbidden: "));
+    assert_eq!(of(json!({"hostPath": wrong})).len(), 2);
+    let nowhere = of(json!({"hostPath": {"path": "", "type": "Folder"}}));
+    assert_eq!(nowhere, ["spec.volumes[0].hostPath.path: Required value"]);
+}
+
+#[test]
 fn references_of_variables_are_one_each() {
     let of = |env_from: Value| {
         let container = json!({"name": "a", "envFrom": [env_from]});
