@@ -144,18 +144,18 @@ impl Resolver<'_> {
             Some(from) => {
                 let path = format!("{path}.valueFrom");
                 let has_value = variable.value.as_ref().is_some_and(|it| !it.is_empty());
-                if let Some(why) = why_not_one(from, has_value) {
-                    found.invalid(path, "", why);
-                    return None;
-                }
-                if self.is_node_address(from) {
+                let why_not = why_not_one(from, has_value);
+                if let Some(why) = why_not {
+                    found.invalid(path.as_str(), "", why);
+                } else if self.is_node_address(from) {
                     return Some(EnvVar {
                         is_node_address: true,
                         ..EnvVar::new(name, "")
                     });
                 }
                 // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
-                let value = self.value_from(container, from, &path, found)?;
+                let value = self.value_from(container, from, &path, found);
+                let value = value.filter(|_| why_not.is_none())?;
                 value.replace('$', "$$")
             }
         };
@@ -193,6 +193,7 @@ impl Resolver<'_> {
         self.pod.origin == PodOrigin::Manifest && field.is_some_and(|it| !is_known(it))
     }
 
+    /// Each reference is judged, where there are several of which none counts.
     fn value_from(
         &self,
         container: &v1::Container,
@@ -200,26 +201,37 @@ impl Resolver<'_> {
         path: &str,
         found: &mut Findings,
     ) -> Option<String> {
-        if let Some(it) = &from.field_ref {
-            let path = format!("{path}.fieldRef");
-            if !is_of_v1(it) {
-                let version = it.api_version.as_deref().unwrap_or_default();
-                let why = format!("unsupported pod version: {version}");
-                found.invalid(format!("{path}.fieldPath"), it.field_path.as_str(), &why);
-                return None;
-            }
-            return self.field(&it.field_path, &path, found);
-        }
-        if let Some(it) = &from.resource_field_ref {
-            return self.resource(container, it, &format!("{path}.resourceFieldRef"), found);
-        }
+        let field = from.field_ref.as_ref();
+        let field = field.and_then(|it| self.field_ref(it, &format!("{path}.fieldRef"), found));
+        let resource = from.resource_field_ref.as_ref();
+        let resource = resource.and_then(|it| {
+            self.resource(container, it, &format!("{path}.resourceFieldRef"), found)
+        });
         if let Some(it) = &from.config_map_key_ref {
             self.external(path, "configMapKeyRef", it.optional, found);
-        } else if let Some(it) = &from.secret_key_ref {
+        }
+        if let Some(it) = &from.secret_key_ref {
             self.external(path, "secretKeyRef", it.optional, found);
-        } else if let Some(it) = &from.file_key_ref {
+        }
+        if let Some(it) = &from.file_key_ref {
             self.external(path, "fileKeyRef", it.optional, found);
         }
+        field.or(resource)
+    }
+
+    /// `path`: of the reference.
+    fn field_ref(
+        &self,
+        field: &v1::ObjectFieldSelector,
+        path: &str,
+        found: &mut Findings,
+    ) -> Option<String> {
+        if is_of_v1(field) {
+            return self.field(&field.field_path, path, found);
+        }
+        let version = field.api_version.as_deref().unwrap_or_default();
+        let why = format!("unsupported pod version: {version}");
+        found.invalid(format!("{path}.fieldPath"), field.field_path.as_str(), &why);
         None
     }
 
@@ -332,10 +344,6 @@ impl Resolver<'_> {
             Some(it) if !it.0.is_empty() => quantity(it, &format!("{path}.divisor"), found)?,
             _ => Quantity::ZERO,
         };
-        if divisor.is_negative() {
-            found.invalid(format!("{path}.divisor"), divisor.to_string(), NEGATIVE);
-            return None;
-        }
         let (list, name) = match from.resource.split_once('.') {
             Some(("limits", name)) if is_exposed(name) => (&container.resources.limits, name),
             Some(("requests", name)) if is_exposed(name) => (&container.resources.requests, name),
@@ -348,6 +356,10 @@ impl Resolver<'_> {
                 return None;
             }
         };
+        if divisor.is_negative() {
+            found.invalid(format!("{path}.divisor"), divisor.to_string(), NEGATIVE);
+            return None;
+        }
         // Nobody has more huge pages than its limit.
         let has_default = from.resource.starts_with("limits.") && !is_huge_pages(name);
         let own = list.get(name);

@@ -426,6 +426,21 @@ fn variables_that_cannot_be_resolved_say_so() {
             "{env}"
         );
     }
+    let several = json!({
+        "fieldRef": {"fieldPath": "spec.x"},
+        "resourceFieldRef": {"resource": "limits.pods", "divisor": "-1"},
+    });
+    let several = variables(from(several), no_status()).expect_err("faults");
+    let paths: Vec<&str> = several.iter().map(|it| it.path.as_str()).collect();
+    let at = "spec.containers[0].env[0].valueFrom";
+    assert_eq!(
+        paths,
+        [
+            at.to_owned(),
+            format!("{at}.fieldRef.fieldPath"),
+            format!("{at}.resourceFieldRef.resource"),
+        ]
+    );
     let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
     let pod = variables(from(optional), no_status()).expect("left out");
     assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
