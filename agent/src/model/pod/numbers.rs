@@ -1,7 +1,7 @@
-//! Quantities written as bare numbers (`cpu: 2`), and nothing written for a text or a quantity (`labels: {a: }`): the
-//! API accepts them, and the typed v1.Pod does not.
+//! Quantities written as bare numbers (`cpu: 2`), and nothing written for an entry of a map or of a list
+//! (`labels: {a: }`): the API accepts them, and the typed v1.Pod does not.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Maps and lists of texts, wherever they stand in a pod.
 const TEXTS: [&str; 21] = [
@@ -50,17 +50,20 @@ pub fn quote_quantities(pod: &mut Value) {
     }
 }
 
-/// Puts what the API reads where nothing stands for the text of a map or of a list, or for a quantity: the empty text,
-/// and 0. To be done before a document is read as a v1.Pod.
+/// Puts what the API reads where nothing stands for an entry of a map or of a list: the empty text, 0, or an object
+/// without fields. To be done before a document is read as a v1.Pod.
 pub fn fill_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                if TEXTS.contains(&name.as_str()) {
-                    fill(field, "");
-                } else if QUANTITIES.contains(&name.as_str()) {
-                    fill(field, "0");
-                }
+                let empty = match name.as_str() {
+                    name if TEXTS.contains(&name) => Value::from(""),
+                    name if QUANTITIES.contains(&name) => Value::from("0"),
+                    "supplementalGroups" => Value::from(0),
+                    _ if field.is_array() => Value::Object(Map::new()),
+                    _ => Value::Null,
+                };
+                fill(field, &empty);
                 fill_nulls(field);
             }
         }
@@ -70,10 +73,10 @@ pub fn fill_nulls(value: &mut Value) {
 }
 
 /// The entries of a map or of a list.
-fn fill(entries: &mut Value, with: &str) {
+fn fill(entries: &mut Value, with: &Value) {
     let fill_one = |it: &mut Value| {
         if it.is_null() {
-            *it = with.into();
+            *it = with.clone();
         }
     };
     match entries {

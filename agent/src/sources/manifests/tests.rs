@@ -627,10 +627,12 @@ fn a_mode_that_kubernetes_reads_as_a_text_stays_one() {
 }
 
 #[test]
-fn where_nothing_is_written_a_text_is_empty_and_a_quantity_is_zero() {
+fn where_nothing_is_written_an_entry_is_empty_or_zero() {
     let fixture = Fixture::new("nulls");
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one, labels: {a: }, annotations: {b: ~}}, \
-               spec: {nodeSelector: {c: }, overhead: {cpu: }, containers: [{name: app, image: none, \
+               spec: {nodeSelector: {c: }, overhead: {cpu: }, securityContext: {supplementalGroups: [ ~ ]}, \
+               imagePullSecrets: [ ~ ], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+               {nodeSelectorTerms: [ ~ ]}}}, containers: [{name: app, image: none, \
                command: [run, null], args: [ ~ ], resources: {limits: {memory: }}, \
                livenessProbe: {exec: {command: [run, ~]}}}], \
                hostAliases: [{ip: 192.0.2.1, hostnames: [ ~ ]}], dnsConfig: {nameservers: [ ~ ]}, \
@@ -647,6 +649,8 @@ fn where_nothing_is_written_a_text_is_empty_and_a_quantity_is_zero() {
         (&["run".to_owned(), String::new()][..], &[String::new()][..])
     );
     assert_eq!(app.resources.limits["memory"].units(), 0);
+    assert_eq!(pod.supplemental_groups, [0]);
+    assert_eq!(pod.node_requirements.node_affinity, Some(Vec::new()));
 }
 
 #[test]
