@@ -145,7 +145,7 @@ fn are_the_same(faults: &[Fault], errors: &[Value]) -> anyhow::Result<bool> {
             return Ok(true);
         };
         if !fault.is_own() && !fault.is_reference() {
-            ours.insert((without_place_of_mount(fault.field), kind.to_owned()));
+            ours.insert((as_kubelets(fault.field, kind), kind.to_owned()));
         }
     }
     // To kubelet a volume that is wrong is not there.
@@ -222,14 +222,21 @@ fn as_ours(field: &str, kind: &str) -> String {
     }
 }
 
-/// As kubelet has the field.
-fn without_place_of_mount(field: &str) -> String {
-    match field.split_once(".volumeMounts[") {
-        Some((container, rest)) if rest.ends_with("].subPath") => {
-            format!("{container}.volumeMounts.subPath")
-        }
-        _ => field.to_owned(),
+/// As kubelet has the field: of some mounts without the place, and of a port that an init container has twice at the
+/// first one.
+fn as_kubelets(field: &str, kind: &str) -> String {
+    if let Some((container, rest)) = field.split_once(".volumeMounts[")
+        && rest.ends_with("].subPath")
+    {
+        return format!("{container}.volumeMounts.subPath");
     }
+    if kind == "Duplicate value"
+        && let Some(rest) = field.strip_prefix("spec.initContainers[")
+        && let Some((_, port)) = rest.split_once("].ports[")
+    {
+        return format!("spec.initContainers[0].ports[{port}");
+    }
+    field.to_owned()
 }
 
 fn taken(pod: &Pod) -> Value {
