@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::check::Bpffs;
 use ballast::model::event::{
-    AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, KernelEvent,
+    AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
     OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
 use ballast::sources::bpf::{
@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 struct Watcher {
     streams: Streams,
     events: Vec<KernelEvent>,
-    /// From the kernel's time of an OOM kill to the decoded event.
+    /// From the kernel's time of an OOM kill in the watched root to the decoded event.
     latencies: Vec<Duration>,
 }
 
@@ -68,7 +68,9 @@ impl Watcher {
             let n_before = self.events.len();
             let (events, latencies) = (&mut self.events, &mut self.latencies);
             let drained = self.streams.drain(stream, usize::MAX, &mut |event| {
-                if let KernelEvent::Oom(kill) = &event {
+                if let KernelEvent::Oom(kill) = &event
+                    && kill.victim_cgroup.in_root
+                {
                     let at = Duration::from_nanos(kill.at_ns);
                     latencies.push(clock::boottime().saturating_sub(at));
                 }
@@ -98,11 +100,14 @@ impl Watcher {
         Ok(())
     }
 
+    /// Those in the watched root: the stream tells of the rest of the machine too.
     fn kills(&self) -> Vec<&OomKill> {
-        self.of(|event| match event {
-            KernelEvent::Oom(it) => Some(it),
-            _ => None,
-        })
+        kills_where(&self.events, |it| it.in_root)
+    }
+
+    /// Those right in a cgroup, be it in the watched root or not.
+    fn kills_in(&self, cgroup: CgroupId) -> Vec<&OomKill> {
+        kills_where(&self.events, |it| it.cgroup_id == cgroup)
     }
 
     fn processes(&self) -> Vec<&ProcessEvent> {
@@ -145,6 +150,21 @@ impl Watcher {
         ensure!(losses.values().all(|it| *it == 0), "lost: {losses:?}");
         Ok(())
     }
+}
+
+/// Kills of whom it is so.
+fn kills_where(events: &[KernelEvent], is_it: impl Fn(&CgroupLineage) -> bool) -> Vec<&OomKill> {
+    let kills = events.iter().filter_map(|event| match event {
+        KernelEvent::Oom(it) => Some(it),
+        _ => None,
+    });
+    kills.filter(|it| is_it(&it.victim_cgroup)).collect()
+}
+
+/// How many kills in the watched root wait for a reader.
+fn n_kills_that_wait(streams: &Streams) -> Result<usize> {
+    let waiting = streams.waiting(Stream::Oom)?;
+    Ok(kills_where(&waiting, |it| it.in_root).len())
 }
 
 /// A lineage inside the watched root.
@@ -349,22 +369,26 @@ fn a_kill_in_a_nested_cgroup_and_one_outside_of_the_root_are_told_apart() -> Res
     let mut watcher = Watcher::start(&root)?;
     wait_for_kill(&mut deep.run_hog()?)?;
     wait_for_kill(&mut outside.run_hog()?)?;
-    watcher.until("two kills", |it| it.kills().len() == 2)?;
-    let kills = watcher.kills();
+    let (deep, outside) = (deep.id()?, outside.id()?);
+    watcher.until("two kills", |it| {
+        [deep, outside].iter().all(|id| it.kills_in(*id).len() == 1)
+    })?;
+    let kill = watcher.kills_in(deep)[0];
     let expected = CgroupLineage {
-        cgroup_id: deep.id()?,
+        cgroup_id: deep,
         ..lineage(&[&pod, &container, &inner])?
     };
-    assert_eq!(kills[0].victim_cgroup, expected);
-    assert_eq!(kills[0].victim_names, ["pod", "c", "inner"]);
-    assert_eq!(kills[0].limit_cgroup, Some(expected));
+    assert_eq!(kill.victim_cgroup, expected);
+    assert_eq!(kill.victim_names, ["pod", "c", "inner"]);
+    assert_eq!(kill.limit_cgroup, Some(expected));
+    let kill = watcher.kills_in(outside)[0];
     let expected = CgroupLineage {
-        cgroup_id: outside.id()?,
+        cgroup_id: outside,
         below_root: [None; 3],
         in_root: false,
     };
-    assert_eq!(kills[1].victim_cgroup, expected);
-    assert_eq!(kills[1].limit_cgroup, Some(expected));
+    assert_eq!(kill.victim_cgroup, expected);
+    assert_eq!(kill.limit_cgroup, Some(expected));
     let foreign = watcher.processes().iter().any(|it| !it.cgroup.in_root);
     ensure!(!foreign, "a process outside of the root was reported");
     Ok(())
@@ -586,7 +610,7 @@ fn kills_while_nobody_reads_are_reported_by_the_next_reader() -> Result<()> {
     }
     // One that looks and dies takes nothing.
     let dies = Streams::adopt(&options)?;
-    assert_eq!(dies.waiting(Stream::Oom)?.len(), 3);
+    assert_eq!(n_kills_that_wait(&dies)?, 3);
     drop(dies);
     // As an agent would: the root is not known yet.
     let mut next = Watcher::with(LoadOptions {
@@ -652,7 +676,7 @@ fn an_upgrade_loses_nothing_and_tells_nothing_twice() -> Result<()> {
     let busy = root.child("busy")?;
     let mut starts = busy.run("while :; do /bin/true; done")?;
     let dies = Streams::adopt(&options)?;
-    assert_eq!(dies.waiting(Stream::Oom)?.len(), 1);
+    assert_eq!(n_kills_that_wait(&dies)?, 1);
     drop(dies);
     let mut next = Watcher::with(options)?;
     assert_eq!(*next.streams.pinning(), Pinning::On);
@@ -722,9 +746,10 @@ fn what_cannot_be_read_is_counted_as_lost() -> Result<()> {
         names_in(&pins).is_ok_and(|names| names == whole)
     })?;
     assert_eq!(next.streams.unreadable().get(&Stream::Oom), Some(&3));
-    assert!(next.kills().is_empty());
+    let pod_id = pod.id()?;
+    assert!(next.kills_in(pod_id).is_empty());
     wait_for_kill(&mut pod.run_hog()?)?;
-    next.until("a kill", |it| it.kills().len() == 1)
+    next.until("a kill", |it| it.kills_in(pod_id).len() == 1)
 }
 
 #[cfg_attr(feature = "privileged", test)]
@@ -755,12 +780,13 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
             .any(|it| matches!(it.state, ProgramState::Adopted { .. }))
     };
     assert!(!adopted(Stream::Oom) && adopted(Stream::Process));
+    let root_id = root.id()?;
     again.until("the kill that waited in the broken set", |it| {
-        it.kills().len() == 1
+        it.kills_in(root_id).len() == 1
     })?;
     wait_for_kill(&mut root.run_hog()?)?;
     again.until("a kill, and what was set aside is gone", |it| {
-        it.kills().len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
+        it.kills_in(root_id).len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
     })
 }
 
@@ -791,6 +817,7 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
     let (victim, _) = victim.with_context(|| format!("{at_first:?}"))?;
     drop(first);
     let root = Cgroup::root("lacks")?;
+    let root_id = root.id()?;
     root.limit_memory(16 * MIB)?;
     let oom = names_in(&pins)?.first().context("a set")?.clone();
     let set = pins.0.join(&oom);
@@ -823,7 +850,7 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
         assert_eq!(states(&again.streams), at_first, "round {round}");
         wait_for_kill(&mut root.run_hog()?)?;
         again.until("a kill, and one set", |it| {
-            it.kills().len() == 1 && names_in(&pins).is_ok_and(|it| it.len() == 2)
+            it.kills_in(root_id).len() == 1 && names_in(&pins).is_ok_and(|it| it.len() == 2)
         })?;
     }
     // What it was refused with the same capabilities it is refused still: nothing is loaded for it.
