@@ -103,7 +103,8 @@ struct Inner {
     authorization: Option<String>,
     /// Of its answers to what one may.
     date: Option<&'static str>,
-    n_writes: usize,
+    /// How often each Event was made or changed, by namespace and name.
+    n_writes: BTreeMap<(String, String), usize>,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
     /// Of each question.
@@ -267,11 +268,7 @@ impl FakeApiServer {
 
     /// An Event that somebody makes.
     pub fn keep(&self, event: &Value) {
-        let text = |pointer| event.pointer(pointer).and_then(Value::as_str);
-        let [namespace, name] = ["/metadata/namespace", "/metadata/name"].map(text);
-        let key = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        let key = (key.0.to_owned(), key.1.to_owned());
-        self.state.lock().kept.insert(key, event.clone());
+        self.state.lock().kept.insert(key_of(event), event.clone());
     }
 
     /// From now on Events of the namespace are answered so.
@@ -302,8 +299,9 @@ impl FakeApiServer {
     }
 
     /// How often an Event was made or changed.
-    pub fn n_writes(&self) -> usize {
-        self.state.lock().n_writes
+    pub fn n_writes(&self, event: &Value) -> usize {
+        let inner = self.state.lock();
+        inner.n_writes.get(&key_of(event)).copied().unwrap_or(0)
     }
 
     /// All that was asked for, with its parameters.
@@ -508,7 +506,7 @@ impl State {
         let (code, answer) = match (method, inner.kept.get_mut(&key)) {
             ("POST", Some(_)) => (409, failure(409, "AlreadyExists", "it is there")),
             ("POST", None) => {
-                inner.n_writes += 1;
+                *inner.n_writes.entry(key.clone()).or_default() += 1;
                 inner.kept.insert(key, body.clone());
                 (201, body.clone())
             }
@@ -516,7 +514,7 @@ impl State {
             (_, Some(kept)) => {
                 merge(kept, body);
                 let kept = kept.clone();
-                inner.n_writes += 1;
+                *inner.n_writes.entry(key).or_default() += 1;
                 (200, kept)
             }
         };
@@ -585,6 +583,15 @@ impl State {
             }
         }
     }
+}
+
+/// Namespace and name of an object.
+fn key_of(object: &Value) -> (String, String) {
+    let text = |field: &str| {
+        let text = object["metadata"][field].as_str();
+        text.unwrap_or_default().to_owned()
+    };
+    (text("namespace"), text("name"))
 }
 
 /// A JSON merge patch (RFC 7386).
