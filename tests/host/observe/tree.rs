@@ -198,7 +198,6 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     let tree = before.by(Driver::Systemd)?;
     tree.pod(STATIC_UID)?;
     let mut agent = Agent::observing("observe-still", &before)?;
-    agent.metrics = free_address()?;
     agent.start()?;
     let status = agent.wait("both pods are shown", |it| it.pods.len() == 2)?;
     assert_eq!(status.node.cgroup.driver, Some(CgroupDriver::Systemd));
@@ -216,15 +215,18 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     agent.wait("they are the pod's", |status| {
         pod_of(status, UID).is_some_and(|it| it.oom_kills == 3)
     })?;
-    // What the kernel counts of a container above the victim is no other kill.
+    // What the kernel counts of a container above the victim is no other kill, and none of them is the host's too.
     agent.stats()?;
     thread::sleep(GRACE * 2);
-    wait_kills(&agent, 3)?;
-    let page = text(&agent.metrics, "/metrics")?;
-    let mut hosts = page
-        .lines()
-        .filter(|it| it.starts_with("ballast_oom_host_kills_total"));
-    assert!(hosts.all(|it| it.ends_with(" 0")), "{page}");
+    let kills = wait_kills(&agent, 3)?;
+    let victims = kills.iter().map(|it| Ok(oom_detail(it)?.victim.pid));
+    let victims = victims.collect::<Result<BTreeSet<u32>>>()?;
+    let mut of_host = agent.events("oom")?;
+    of_host.retain(|it| {
+        let is_one = oom_detail(it).is_ok_and(|it| victims.contains(&it.victim.pid));
+        is_one && it.event.uid().is_none()
+    });
+    assert_eq!(of_host, []);
     Ok(())
 }
 
