@@ -53,38 +53,36 @@ const STORM: &[&str] = &[
     "node_memory::",
 ];
 
-/// Host tests, by the beginning of their names, that look at nothing but what they have made themselves:
-/// they run beside each other. The others look at the whole machine (kills outside the pods, other agents,
-/// what a process costs) and run one at a time.
-const TOGETHER: &[&str] = &[
-    "cpusets::",
-    "crash::",
-    "descriptors::",
-    "devices::",
-    "escapes::",
-    "files::",
-    "hostile::",
-    "lifecycle::",
-    "limits::",
-    "metrics::",
-    "missed::",
-    "moved::",
-    "observe::events::",
-    "observe::kills::",
-    "observe::names::",
-    "observe::pages::",
-    "observe::privileges::",
-    "placement::",
-    "redefined::",
-    "repair::",
-    "reserved::",
-    "room::",
-    "stats::",
-    "top::",
+/// Host tests, by the beginning of their names, that run one at a time: what others do meanwhile would be taken for
+/// theirs, or the other way round. All others look at nothing but what they have made themselves, and run beside each
+/// other.
+const ALONE: &[&str] = &[
+    // All OOM kills of the machine count: each agent is told of all, and tells those outside of its pods as the node's.
+    "beside::events_follow_kubepods",
+    "ebpf::a_kill_and_the_end_of_its_victim",
+    "ebpf::what_cannot_be_read_is_counted",
+    "forensics::a_burst_is_kept_in_few_records",
+    "observe::pods::a_kill_is_an_event_of_its_pod",
+    "observe::pods::a_kill_that_was_named_late",
+    "observe::privileges::with_a_state_directory_that_is_read_only",
+    "quiet::children_of_a_pod_wake_nobody",
+    "quiet::stalls_wake_nobody",
+    // Its kubelet is one for every agent that starts.
+    "beside::what_check_calls_fatal",
+    // Every mount of the machine counts, and what somebody has written is held open.
+    "observe::writes::",
+    // The tasks, the memory and the stalls of the machine count.
+    "pressure::a_fork_bomb",
+    "pressure::a_stall_evicts",
+    "pressure::a_dry_run_tells_of_a_stall",
+    "readings::",
+    // How soon the agent, the kernel or the disk comes to it counts.
+    "eviction::a_flood_of_page_cache",
+    "eviction::a_leak_of_2_gb_per_second",
+    "observe::tree::churn_leaves_no_pod",
+    "pressure::a_growing_pod_is_frozen",
+    "relief::a_large_process",
 ];
-
-/// Those of them that count what is on record of the whole machine's kills.
-const ALONE: &[&str] = &["observe::privileges::with_a_state_directory_that_is_read_only"];
 
 /// Host tests that do to a machine what only a virtual one is for: the lane `vm` has them.
 const ONLY_IN_A_VM: &[&str] = &[
@@ -191,7 +189,7 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
     let (first, rest): (_, Vec<_>) = chosen.into_iter().partition(|it| it.starts_with(FIRST));
     let (together, alone) = rest
         .into_iter()
-        .partition(|it| part == Part::Host && begins(it, TOGETHER) && !begins(it, ALONE));
+        .partition(|it| part == Part::Host && !begins(it, ALONE));
     let parts: [(&str, Vec<String>); 3] = [
         (ONE_AT_A_TIME, first),
         (THREE_AT_A_TIME, together),
@@ -252,7 +250,6 @@ fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec
     let all = list(&programs.tests, &[])?;
     for name in [
         STORM,
-        TOGETHER,
         ALONE,
         ONLY_IN_A_VM,
         A_GUEST_EACH,
@@ -294,6 +291,31 @@ mod tests {
         assert_eq!(why_none(&first, &failed).as_deref(), Some("no BTF"));
         assert_eq!(why_none(&first, &ran(None)), None);
         assert_eq!(why_none(&other, &failed), None);
+    }
+
+    #[test]
+    fn who_looks_at_the_whole_machine_runs_alone_and_the_others_beside_each_other() {
+        let first = "ability::this_machine";
+        let (alone, others) = ("readings::a", ["cpusets::b", "newly::made"]);
+        let chosen = [others[0], alone, first, others[1]].map(str::to_owned);
+        let run = |threads: &str, tests: &[&str]| -> Vec<String> {
+            let options = [threads].into_iter().chain(times::ARGUMENTS);
+            let all = options.chain(["--exact"]).chain(tests.iter().copied());
+            all.map(str::to_owned).collect()
+        };
+        assert_eq!(
+            parts(chosen.to_vec(), Part::Host, &[]),
+            [
+                run(ONE_AT_A_TIME, &[first]),
+                run(THREE_AT_A_TIME, &others),
+                run(ONE_AT_A_TIME, &[alone]),
+            ]
+        );
+        let all_alone = [others[0], alone, others[1]];
+        assert_eq!(
+            parts(chosen.to_vec(), Part::Storm, &[]),
+            [run(ONE_AT_A_TIME, &[first]), run(ONE_AT_A_TIME, &all_alone)]
+        );
     }
 
     #[test]
