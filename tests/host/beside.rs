@@ -510,19 +510,19 @@ fn pins_of_others_outlive_every_start() -> Result<()> {
 fn a_manifest_that_is_rewritten_twice_within_the_grace_runs_as_written_last() -> Result<()> {
     let mut agent = Agent::new("rewritten")?;
     agent.start()?;
-    let version = |n: u32| {
+    let version = |n: u32, grace: u32| {
         Manifest::new("pod")
-            .with("terminationGracePeriodSeconds", serde_json::json!(3))
+            .with("terminationGracePeriodSeconds", json!(grace))
             .container(Container::sh(
                 "app",
                 &format!("trap '' TERM; : {n}; while :; do sleep 1; done"),
             ))
     };
-    agent.put(&version(1))?;
+    agent.put(&version(1, 3))?;
     let first = agent.wait_pod("pod", "runs", is_running)?;
-    agent.put(&version(2))?;
+    agent.put(&version(2, 3))?;
     agent.wait("it is to be replaced", |it| it.pods.len() == 2)?;
-    agent.put(&version(3))?;
+    agent.put(&version(3, 1))?;
     let last = agent.wait(
         "the last one runs alone",
         |it| matches!(&it.pods[..], [pod] if pod.uid != first.uid && is_running(pod)),

@@ -342,7 +342,7 @@ fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
     agent.start()?;
     let flood = scaled(800, 100)?;
     let script = format!(
-        "{} hole {} && echo behind && sleep 3 && \
+        "{} hole {} && echo behind && while [ ! -e volumes/shared/go ]; do sleep 0.1; done && \
          head -c {} /dev/zero && echo last >&2 && : >volumes/shared/done && exec sleep 3600",
         hog()?,
         4u64 << 30,
@@ -356,6 +356,7 @@ fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
         ensure!(allocated < 64 << 20, "{allocated} bytes for a hole");
         Ok(longest > 0 && longest < 4 << 20)
     })?;
+    fs::write(volume(&agent, &pod).join("go"), "")?;
     // It has ended before anybody looked.
     let brief = Container::sh("app", "head -c 60000000 /dev/zero");
     let brief = Manifest::new("brief").container(brief);

@@ -103,7 +103,7 @@ fn who_follows_processes_is_told_of_each() -> Result<()> {
 /// Who watches the pressure of others has what the kernel measures for that.
 #[cfg_attr(feature = "privileged", test)]
 fn stalls_wake_nobody_who_does_not_act_on_them() -> Result<()> {
-    const N_STALLS: f64 = 300.0;
+    const N_STALLS: f64 = 150.0;
     let tree = KubeTree::new("stalling", Driver::Cgroupfs)?;
     let mut agent = Agent::observing("stalling", &tree)?;
     agent.metrics = free_address()?;
