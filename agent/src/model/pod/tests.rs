@@ -647,6 +647,18 @@ fn a_resource_is_one_of_kubernetes_or_has_a_domain_of_its_own() {
 }
 
 #[test]
+fn a_pod_as_a_whole_requests_no_more_than_it_can_have_as_a_whole() {
+    let requests = json!({"memory": "1Gi", "ephemeral-storage": "1Gi"});
+    let spec = json!({"containers": [{"name": "a"}], "resources": {"requests": requests}});
+    let pod = convert(manifest(spec), PodOrigin::Api).expect("what the API server has taken");
+    let request = |resource| pod.request_to_rank(resource, Unnamed::Nothing).units();
+    assert_eq!(
+        (request("memory"), request("ephemeral-storage")),
+        (1 << 30, 0)
+    );
+}
+
+#[test]
 fn an_init_container_may_have_a_limit_above_that_of_its_pod() {
     let limits =
         |amount: &str| json!({"limits": {"memory": amount}, "requests": {"memory": "1Mi"}});

@@ -90,12 +90,12 @@ impl Pod {
     /// What its use of a resource is compared with when somebody has to go; overhead comes on top only of something
     /// (Kubernetes 1.36, pkg/api/v1/resource/helpers.go, `GetResourceRequestQuantity`).
     pub fn request_to_rank(&self, resource: &str, unnamed: Unnamed) -> Quantity {
-        let requests = match &self.resources {
-            Some(own) if unnamed == Unnamed::Nothing && self.has_pod_level_resources() => {
-                own.requests.clone()
-            }
-            _ => self.requests(PodLevel::Honoured, Overhead::Left),
+        let own = match unnamed {
+            Unnamed::Nothing => self.pod_level_requests(),
+            Unnamed::OfContainers => None,
         };
+        let of_all = || self.requests(PodLevel::Honoured, Overhead::Left);
+        let requests = own.unwrap_or_else(of_all);
         let request = requests.get(resource).filter(|it| !it.is_zero());
         match (request, self.overhead.get(resource)) {
             (Some(request), Some(overhead)) => request.plus(overhead),
