@@ -218,7 +218,10 @@ fn as_ours(field: &str, kind: &str) -> String {
     }
     match (field, kind) {
         ("spec.nodeName", "Forbidden") => "spec.schedulingGates".to_owned(),
-        _ => field.replace(".downwarAPI", ".downwardAPI"),
+        _ => field
+            .replace(".downwarAPI", ".downwardAPI")
+            .replace(".cephFS", ".cephfs")
+            .replace(".persistentDisk", ".gcePersistentDisk"),
     }
 }
 
