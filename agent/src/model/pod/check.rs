@@ -390,7 +390,10 @@ fn is_known(name: &str) -> bool {
     match name.contains('/') {
         true if is_native(name) => is_qualified_name(name),
         true => is_extended_resource_name(name),
-        false => matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_pages(name),
+        false => {
+            matches!(name, "cpu" | "memory" | "ephemeral-storage")
+                || is_huge_pages(name) && is_qualified_name(name)
+        }
     }
 }
 

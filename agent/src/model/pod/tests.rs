@@ -243,6 +243,9 @@ fn hugepages_need_equal_whole_pages() {
     );
     let right = r#"[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#;
     assert_eq!(of("3Mi", "3Mi")[0], format!("{at}{right}"));
+    let odd = json!({"cpu": "1", "hugepages-+2Mi": "2Mi"});
+    let odd = json!({"containers": [{"name": "a", "resources": {"requests": odd, "limits": odd}}]});
+    assert!(faults(odd)[0].contains("must be a standard resource"));
 }
 
 #[test]
