@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,26 +33,13 @@ fn a_state_directory_behind_a_link_hides_none_of_them() {
 #[test]
 fn a_look_that_fails_leaves_what_the_one_before_found() {
     let dir = Scratch::new("open");
-    let volume = dir.path("pod/volumes/shared");
-    fs::create_dir_all(&volume).unwrap();
-    let pod = Candidate {
-        logs: dir.path("logs"),
-        directory: dir.path("pod"),
-        volumes: vec![("shared".to_owned(), volume.clone())],
-        ..candidate()
-    };
-    let uid = pod.facts.pod.uid.clone();
     let is_failing = Arc::new(AtomicBool::new(false));
     let fails = Arc::clone(&is_failing);
     let processes = move |_: &Candidate| match fails.load(Ordering::Relaxed) {
         true => Err("nobody can say".to_owned()),
         false => Ok(BTreeSet::from([std::process::id()])),
     };
-    let mut measuring = Measuring::new(&Root::host(), Box::new(processes));
-    measuring.take(Order {
-        candidates: Arc::new(vec![pod]),
-        freshness: Freshness::Calm,
-    });
+    let (mut measuring, uid, volume) = measuring(dir.directory(), Box::new(processes));
     let at = Duration::from_secs;
     let mut look = |now| {
         let all = measuring.step(at(now)).unwrap();
@@ -73,9 +60,8 @@ fn a_look_that_fails_leaves_what_the_one_before_found() {
     assert_eq!(look(1300), (0, None));
 }
 
-/// A file of this process, which is that of the pod.
-#[track_caller]
-fn check(state: &Path) {
+/// Of a pod with these processes, whose directories are in `state`; its UID, and its volume `shared`.
+fn measuring(state: &Path, processes: Processes) -> (Measuring, PodUid, PathBuf) {
     let volume = state.join("pod/volumes/shared");
     fs::create_dir_all(&volume).unwrap();
     let pod = Candidate {
@@ -85,12 +71,19 @@ fn check(state: &Path) {
         ..candidate()
     };
     let uid = pod.facts.pod.uid.clone();
-    let own = |_: &Candidate| Ok(BTreeSet::from([std::process::id()]));
-    let mut measuring = Measuring::new(&Root::host(), Box::new(own));
+    let mut measuring = Measuring::new(&Root::host(), processes);
     measuring.take(Order {
         candidates: Arc::new(vec![pod]),
         freshness: Freshness::Calm,
     });
+    (measuring, uid, volume)
+}
+
+/// A file of this process, which is that of the pod.
+#[track_caller]
+fn check(state: &Path) {
+    let own = |_: &Candidate| Ok(BTreeSet::from([std::process::id()]));
+    let (mut measuring, uid, volume) = measuring(state, Box::new(own));
     let at = Duration::from_secs;
     let mib = |all: Option<All>| {
         let pod = all.unwrap().pods.remove(&uid).unwrap();
