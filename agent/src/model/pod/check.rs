@@ -235,28 +235,22 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
                 found.unsupported(path, name, &["cpu", "hugepages-", "memory"]);
             }
         }
-        for (name, sum) in pod.container_requests() {
-            if let Some(amount) = own.requests.get(&name)
-                && sum > *amount
-            {
-                found.invalid(
-                    key_path("spec.resources.requests", &name),
-                    amount.to_string(),
-                    &format!(
-                        "must be greater than or equal to aggregate container requests of {sum}"
-                    ),
-                );
-            }
-        }
-        let limited = pod.limits(PodLevel::Ignored, Overhead::Left).amounts;
-        for (name, sum) in limited.iter().filter(|(name, _)| is_huge_pages(name)) {
-            if let Some(limit) = own.limits.get(name)
-                && sum > limit
-            {
-                let rule =
-                    format!("must be greater than or equal to aggregate container limits of {sum}");
-                let path = key_path("spec.resources.limits", name);
-                found.invalid(path, limit.to_string(), &rule);
+        let mut limited = pod.limits(PodLevel::Ignored, Overhead::Left).amounts;
+        limited.retain(|name, _| is_huge_pages(name));
+        for (field, sums, own) in [
+            ("requests", pod.container_requests(), &own.requests),
+            ("limits", limited, &own.limits),
+        ] {
+            for (name, sum) in &sums {
+                if let Some(amount) = own.get(name)
+                    && sum > amount
+                {
+                    let path = key_path(&format!("spec.resources.{field}"), name);
+                    let rule = format!(
+                        "must be greater than or equal to aggregate container {field} of {sum}"
+                    );
+                    found.invalid(path, amount.to_string(), &rule);
+                }
             }
         }
         // An init container may have more than its pod.
