@@ -155,10 +155,10 @@ impl Watcher {
 /// Kills of whom it is so.
 fn kills_where(events: &[KernelEvent], is_it: impl Fn(&CgroupLineage) -> bool) -> Vec<&OomKill> {
     let kills = events.iter().filter_map(|event| match event {
-        KernelEvent::Oom(it) => Some(it),
+        KernelEvent::Oom(it) if is_it(&it.victim_cgroup) => Some(it),
         _ => None,
     });
-    kills.filter(|it| is_it(&it.victim_cgroup)).collect()
+    kills.collect()
 }
 
 /// How many kills in the watched root wait for a reader.
