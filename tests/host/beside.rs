@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 use serde_json::json;
 
 use super::files::Mounted;
-use super::look::{is_running, pid_of, pod_path};
+use super::look::{is_running, pid_of, pod_path, refusal};
 use super::readings::Process;
 
 /// The output of a program that ends by itself.
@@ -207,10 +207,7 @@ fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
     }
     fs::write(&path, text)?;
     for verb in ["check", "run"] {
-        let mut command = Command::new(&program);
-        let output = command.args([verb, "--config"]).arg(&path).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+        let said = refusal(&program, verb, &path)?;
         for fault in [
             "stateDirectory",
             "/none/cert",

@@ -1,12 +1,28 @@
-//! Short questions to status documents and event records.
+//! Short questions to status documents, event records and the program.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::{EventDetail, EventRecord, OomDetail};
 use ballast::model::status::{ContainerEntry, EntryState, PodEntry};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
+
+/// What the program says of a configuration that it refuses.
+pub(super) fn refusal(program: &OsStr, verb: &str, config: &Path) -> Result<String> {
+    let output = Command::new(program)
+        .args([verb, "--config"])
+        .arg(config)
+        // Of a pod that the tests run in: the cluster is not theirs.
+        .env_remove("NODE_NAME")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(2), "{verb}: {said}");
+    Ok(said)
+}
 
 pub(super) fn container<'a>(pod: &'a PodEntry, name: &str) -> Option<&'a ContainerEntry> {
     pod.containers.iter().find(|it| it.name == name)

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
 use super::{STATIC_UID, UID, eat, has_line, limited, pod_of, wait_kills};
+use crate::look::refusal;
 
 const NODE: &str = "node1.example";
 
@@ -215,18 +215,8 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     ] {
         agent.sections = sections;
         let run = agent.run_command()?;
-        let program = run.get_program().to_owned();
         for verb in ["check", "run"] {
-            let mut command = Command::new(&program);
-            command
-                .args([verb, "--config"])
-                .arg(agent.dir.join("config.yaml"));
-            command
-                .env_remove("NODE_NAME")
-                .env_remove("KUBERNETES_SERVICE_HOST");
-            let output = command.output()?;
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+            let said = refusal(run.get_program(), verb, &agent.dir.join("config.yaml"))?;
             assert!(said.contains(fault), "{verb}: {fault} in {said}");
         }
     }
@@ -254,10 +244,7 @@ fn a_socket_in_the_place_of_kubelets_is_a_fault_while_kubelet_is_down() -> Resul
     fs::write(&path, text.replace(&own, kubelets))?;
     let fault = format!("{kubelets} is where kubelet has the socket of the pod resources API");
     for verb in ["check", "run"] {
-        let mut command = Command::new(run.get_program());
-        let output = command.args([verb, "--config"]).arg(&path).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+        let said = refusal(run.get_program(), verb, &path)?;
         assert!(said.contains(&fault), "{verb}: {fault} in {said}");
     }
     Ok(())
