@@ -92,8 +92,7 @@ pub(crate) fn run(
         });
     };
     let tests = report::failed_tests(&first.output);
-    let has_another = |test: &String| begins(test, AGAIN);
-    if tests.len() > MOST || !tests.iter().all(has_another) {
+    if tests.len() > MOST || !tests.iter().all(|it| begins(it, AGAIN)) {
         return Ok(Outcome::Failed(format!("{fault}: {}", tests.join(", "))));
     }
     note(format_args!("once more: {}", tests.join(", ")));
