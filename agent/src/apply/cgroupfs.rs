@@ -790,12 +790,7 @@ fn places_below(dir: &Dir, path: &CgroupPath) -> Result<BTreeMap<u32, CgroupPath
 }
 
 fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
-    let text = match dir.read_text("cgroup.procs") {
-        Err(FsError::Gone { .. }) => return Ok(BTreeSet::new()),
-        // A threaded cgroup (EOPNOTSUPP): its processes show at the domain.
-        Err(error) if error.errno() == Some(95) => return Ok(BTreeSet::new()),
-        other => other?,
-    };
+    let text = dir.process_list()?.unwrap_or_default();
     // Pid 0 is a process of another pid namespace; kill(0) would hit ourselves.
     Ok(text
         .lines()

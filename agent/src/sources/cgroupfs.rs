@@ -8,8 +8,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use nix::libc::EOPNOTSUPP;
-
 use super::device_programs::DevicePrograms;
 use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
@@ -356,13 +354,8 @@ impl CgroupReader {
 
 fn collect_pids(dir: &Dir, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
     dir.visit_upwards(&mut |dir| {
-        match dir.read_text("cgroup.procs") {
-            Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
-            Err(error) if error.is_gone() => {}
-            // A threaded cgroup refuses to list processes; they show at its domain.
-            Err(error) if error.errno() == Some(EOPNOTSUPP) => {}
-            Err(error) => return Err(error),
-        }
+        let list = dir.process_list()?.unwrap_or_default();
+        pids.extend(list.lines().filter_map(|line| line.parse::<u32>().ok()));
         Ok(())
     })
 }

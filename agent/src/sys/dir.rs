@@ -216,6 +216,15 @@ impl Dir {
         }
     }
 
+    /// `cgroup.procs` of a cgroup. `None`: it is gone, or a threaded one, which refuses to list processes; they show at its
+    /// domain.
+    pub fn process_list(&self) -> Result<Option<String>, FsError> {
+        match self.read_text_if_any("cgroup.procs") {
+            Err(error) if error.errno() == Some(nix::libc::EOPNOTSUPP) => Ok(None),
+            list => list,
+        }
+    }
+
     /// Writes `value` in one call to a file that is there already.
     pub fn write(&self, name: &str, value: &str) -> Result<(), FsError> {
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

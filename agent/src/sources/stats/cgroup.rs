@@ -837,18 +837,10 @@ pub(super) fn count_processes(dir: &Dir) -> Result<u64, FsError> {
 
 /// `cgroup.procs` of a cgroup and of those below it.
 fn each_list(dir: &Dir, take: &mut dyn FnMut(&str)) -> Result<(), FsError> {
-    dir.walk(
-        MAX_DEPTH,
-        &mut |dir| match dir.read_text_if_any("cgroup.procs") {
-            Ok(text) => {
-                take(&text.unwrap_or_default());
-                Ok(())
-            }
-            // A threaded cgroup refuses to list processes; they show at its domain.
-            Err(error) if error.errno() == Some(nix::libc::EOPNOTSUPP) => Ok(()),
-            Err(error) => Err(error),
-        },
-    )
+    dir.walk(MAX_DEPTH, &mut |dir| {
+        take(&dir.process_list()?.unwrap_or_default());
+        Ok(())
+    })
 }
 
 #[cfg(test)]
