@@ -713,7 +713,12 @@ mod tests {
         let start = |file: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", "read line"]).arg(dir.join(file));
-            command.stdin(Stdio::piped()).spawn().expect("it starts")
+            let child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+            // The kernel shows its words a moment later.
+            let words = format!("/proc/{}/cmdline", child.id());
+            let is_shown = || Ok(fs::read_to_string(&words)?.contains(file));
+            wait::wait_for("its command line", is_shown).expect("it is shown");
+            child
         };
         let ended = ["config.yaml", "ballast.sock", "tmux-80.sock"].map(start);
         let mut other = start("agent.log");
