@@ -245,6 +245,23 @@ impl Quantity {
         matches!(self.amount, Amount::Exact(_))
     }
 
+    /// Rounded away from zero to thousandths, which is as fine as the API server keeps an amount of a resource.
+    pub fn in_thousandths(&self) -> Self {
+        let amount = match &self.amount {
+            Amount::Fast { scale, .. } if *scale >= MILLI => return self.clone(),
+            Amount::Fast { .. } => Amount::Fast {
+                value: self.milli_value(),
+                scale: MILLI,
+            },
+            Amount::Exact(decimal) => Amount::Exact(decimal.rounded_to(MILLI)),
+        };
+        Self {
+            amount,
+            format: self.format,
+            text: None,
+        }
+    }
+
     /// `self + other`. Zero takes over the other's format.
     pub fn plus(&self, other: &Self) -> Self {
         let format = if self.is_zero() {

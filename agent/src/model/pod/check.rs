@@ -342,7 +342,8 @@ fn huge_pages_alone(lists: &[&ResourceList], path: &str, found: &mut Findings) {
 fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
     for (name, amount) in list {
         let (path, text) = (key_path(path, name), amount.to_string());
-        let is_whole = amount.milli_value() % 1000 == 0 || amount.value() == i64::MAX;
+        let whole = Quantity::from_units(amount.value(), amount.format());
+        let is_whole = *amount == whole || amount.value() == i64::MAX;
         if amount.is_negative() {
             found.invalid(path.clone(), text.clone(), NEGATIVE);
         }

@@ -74,6 +74,7 @@ pub(super) fn pod(
         PodOrigin::Manifest => {
             unknown_class(&pod, &mut found);
             pod.apply_defaults();
+            pod.round_amounts();
             check::relations(&pod, spec, &mut found);
         }
         PodOrigin::Api => check::negative_amounts(&pod, &mut found),
@@ -128,6 +129,19 @@ impl Pod {
                 requests
                     .entry(name.clone())
                     .or_insert_with(|| amount.clone());
+            }
+        }
+    }
+
+    /// After the defaults, which are sums of what is written (`SetDefaults_ResourceList`).
+    fn round_amounts(&mut self) {
+        let containers = self.init_containers.iter_mut().chain(&mut self.containers);
+        let resources = containers.map(|it| &mut it.resources);
+        let resources = resources.chain(&mut self.resources);
+        let lists = resources.flat_map(|it| [&mut it.requests, &mut it.limits]);
+        for list in lists.chain([&mut self.overhead]) {
+            for amount in list.values_mut() {
+                *amount = amount.in_thousandths();
             }
         }
     }

@@ -249,6 +249,34 @@ fn hugepages_need_equal_whole_pages() {
 }
 
 #[test]
+fn amounts_of_a_manifest_are_in_thousandths() {
+    let of = |name: &str, request: &str, limit: &str| {
+        json!({"containers": [{"name": "a", "resources": {
+            "requests": {name: request}, "limits": {name: limit},
+        }}]})
+    };
+    let fine = of("cpu", "0.0002", "0.0001");
+    let requested = |pod: Pod| pod.containers[0].resources.requests["cpu"].to_string();
+    assert_eq!(requested(good(fine.clone())), "1m");
+    let of_api = convert(manifest(fine), PodOrigin::Api).expect("a pod");
+    assert_eq!(requested(of_api), "200u");
+    good(of("gpu.example/a", "10P", "10P"));
+    assert_eq!(faults(of("gpu.example/a", "0.0001", "0.0001")).len(), 2);
+    // The default of a pod is the sum of what is written.
+    let container =
+        |name: &str| json!({"name": name, "resources": {"requests": {"cpu": "0.0001"}}});
+    assert_eq!(
+        faults(json!({
+            "containers": [container("a"), container("b")],
+            "resources": {"limits": {"cpu": "1"}},
+        })),
+        [
+            r#"spec.resources.requests[cpu]: Invalid value: "1m": must be greater than or equal to aggregate container requests of 2m"#
+        ]
+    );
+}
+
+#[test]
 fn pod_level_values_must_hold_the_containers() {
     let spec = |resources: Value| {
         json!({

@@ -15,6 +15,21 @@ fn check(text: &str, canonical: &str, value: i64, milli: i64, format: Format) {
 }
 
 #[test]
+fn nothing_finer_than_a_thousandth_is_left() {
+    for (text, rounded) in [
+        ("0.0001", "1m"),
+        ("1500u", "2m"),
+        ("-1n", "-1m"),
+        ("0.0001Ki", "103m"),
+        ("1.5", "1500m"),
+        ("1e30", "1e30"),
+        ("2Gi", "2Gi"),
+    ] {
+        assert_eq!(q(text).in_thousandths().to_string(), rounded, "{text}");
+    }
+}
+
+#[test]
 fn suffixes_and_exponents_are_kubernetes() {
     use Format::{BinarySi, DecimalExponent, DecimalSi};
     check("100m", "100m", 1, 100, DecimalSi);
