@@ -1,9 +1,11 @@
 //! What several suites share: reading inputs, and cgroup resources in the shape of the vectors.
 
 use anyhow::{Context, anyhow};
-use ballast::model::pod::{Pod, PodOrigin, ResourceList, quote_quantities};
+use ballast::model::pod::{ApiValue, Pod, PodOrigin, ResourceList};
 use ballast::model::resources::CgroupResources;
 use ballast::units::{Limit, cpu_weight_linear};
+use k8s_openapi::api::core::v1;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub(crate) fn text<'a>(input: &'a Value, field: &str) -> anyhow::Result<&'a str> {
@@ -20,9 +22,7 @@ pub(crate) fn number(input: &Value, field: &str) -> anyhow::Result<u64> {
 
 /// A pod as the API server would hand it over: no defaults, no checks of relations.
 pub(crate) fn pod(manifest: &Value) -> anyhow::Result<Pod> {
-    let mut manifest = manifest.clone();
-    quote_quantities(&mut manifest);
-    let source = serde_json::from_value(manifest).context("read the pod")?;
+    let source = v1::Pod::deserialize(ApiValue(manifest)).context("read the pod")?;
     Pod::from_v1(&source, PodOrigin::Api).map_err(|faults| anyhow!("convert the pod: {faults:?}"))
 }
 

@@ -5,13 +5,13 @@
 //! fields used here, and carries its defaults. A pod from the API server is taken as it comes;
 //! only what could not be represented is a fault there.
 
+mod api_value;
 mod check;
 mod convert;
 mod env;
 pub mod fields;
 mod findings;
 pub mod node_requirements;
-mod numbers;
 mod resize;
 mod rules;
 mod signals;
@@ -24,9 +24,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
+pub use self::api_value::ApiValue;
 pub use self::check::{is_dns_subdomain, is_qualified_name};
 use self::node_requirements::NodeRequirements;
-pub use self::numbers::{fill_nulls, quote_quantities};
 pub use self::totals::{Overhead, PodLevel, Totals, Unnamed};
 use super::quantity::Quantity;
 use super::time::WallTime;

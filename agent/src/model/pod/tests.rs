@@ -3,9 +3,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn convert(source: Value, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
-    let mut source = source;
-    quote_quantities(&mut source);
-    Pod::from_v1(&serde_json::from_value(source).expect("a v1.Pod"), origin)
+    let source = v1::Pod::deserialize(ApiValue(&source)).expect("a v1.Pod");
+    Pod::from_v1(&source, origin)
 }
 
 /// A manifest around `spec`, whose containers run something.

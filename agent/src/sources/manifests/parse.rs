@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::node_requirements::named_ports;
-use crate::model::pod::{FieldFault, Pod, Weight, fill_nulls, quote_quantities};
+use crate::model::pod::{ApiValue, FieldFault, Pod, Weight};
 
 /// Faults of one file, warnings of one pod, and fields of one warning: each is in the log and in the status, and nobody
 /// reads more. Arbitrary.
@@ -217,8 +217,6 @@ impl Parser<'_> {
             Some(fields) if !self.reading.believes_status => fields.remove("status"),
             _ => None,
         };
-        fill_nulls(&mut value);
-        quote_quantities(&mut value);
         read_octal_modes(&mut value);
         let mut unknown = Vec::new();
         let mut note_unknown = |path: &serde_ignored::Path<'_>| {
@@ -226,7 +224,7 @@ impl Parser<'_> {
             unknown.push(FieldFault::new(field_path(path), "unknown field, ignored"));
         };
         let mut track = serde_path_to_error::Track::new();
-        let deserializer = serde_path_to_error::Deserializer::new(&value, &mut track);
+        let deserializer = serde_path_to_error::Deserializer::new(ApiValue(&value), &mut track);
         let typed: Result<v1::Pod, _> =
             serde_ignored::deserialize(deserializer, |path| note_unknown(&path));
         self.warn(place, name.as_ref(), &unknown);

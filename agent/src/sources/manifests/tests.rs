@@ -634,8 +634,9 @@ fn where_nothing_is_written_an_entry_is_empty_or_zero() {
                imagePullSecrets: [ ~ ], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
                {nodeSelectorTerms: [ ~ ]}}}, containers: [{name: app, image: none, \
                command: [run, null], args: [ ~ ], resources: {limits: {memory: }}, \
-               livenessProbe: {exec: {command: [run, ~]}}}], \
-               hostAliases: [{ip: 192.0.2.1, hostnames: [ ~ ]}], dnsConfig: {nameservers: [ ~ ]}, \
+               livenessProbe: {exec: {command: [run, ~]}}, \
+               restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [ ~ ]}}]}], \
+               hostAliases: [{ip: 192.0.2.1, hostnames: [ ~ ]}], dnsConfig: {nameservers: [ ~ ], options: [ ~ ]}, \
                topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, \
                labelSelector: {matchLabels: {d: }}}]}}";
     fixture.put("a.yaml", pod);
