@@ -334,19 +334,18 @@ impl Resolver<'_> {
         path: &str,
         found: &mut Findings,
     ) -> Option<String> {
-        let Some(container) = self.container_named(from.container_name.as_deref(), container)
-        else {
+        let container = self.container_named(from.container_name.as_deref(), container);
+        if container.is_none() {
             let name = from.container_name.as_deref().unwrap_or_default();
             found.not_found(format!("{path}.containerName"), name);
-            return None;
-        };
+        }
         let divisor = match &from.divisor {
-            Some(it) if !it.0.is_empty() => quantity(it, &format!("{path}.divisor"), found)?,
-            _ => Quantity::ZERO,
+            Some(it) if !it.0.is_empty() => quantity(it, &format!("{path}.divisor"), found),
+            _ => Some(Quantity::ZERO),
         };
-        let (list, name) = match from.resource.split_once('.') {
-            Some(("limits", name)) if is_exposed(name) => (&container.resources.limits, name),
-            Some(("requests", name)) if is_exposed(name) => (&container.resources.requests, name),
+        let (is_limit, name) = match from.resource.split_once('.') {
+            Some(("limits", name)) if is_exposed(name) => (true, name),
+            Some(("requests", name)) if is_exposed(name) => (false, name),
             _ => {
                 let path = format!("{path}.resource");
                 match from.resource.as_str() {
@@ -356,12 +355,18 @@ impl Resolver<'_> {
                 return None;
             }
         };
+        let divisor = divisor?;
         if divisor.is_negative() {
             found.invalid(format!("{path}.divisor"), divisor.to_string(), NEGATIVE);
             return None;
         }
+        let container = container?;
+        let list = match is_limit {
+            true => &container.resources.limits,
+            false => &container.resources.requests,
+        };
         // Nobody has more huge pages than its limit.
-        let has_default = from.resource.starts_with("limits.") && !is_huge_pages(name);
+        let has_default = is_limit && !is_huge_pages(name);
         let own = list.get(name);
         let amount = match has_default {
             // 0 is none.

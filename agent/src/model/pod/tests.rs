@@ -471,6 +471,22 @@ fn variables_that_cannot_be_resolved_say_so() {
             format!("{at}.resourceFieldRef.resource"),
         ]
     );
+    for (field, reference) in [
+        (
+            "resource",
+            json!({"containerName": "c", "resource": "limits.pods"}),
+        ),
+        (
+            "divisor",
+            json!({"containerName": "c", "resource": "limits.cpu", "divisor": "-1"}),
+        ),
+    ] {
+        let source = from(json!({"resourceFieldRef": reference}));
+        let faults = variables(source, no_status()).expect_err("faults");
+        let paths: Vec<&str> = faults.iter().map(|it| it.path.as_str()).collect();
+        let right = ["containerName", field].map(|it| format!("{at}.resourceFieldRef.{it}"));
+        assert_eq!(paths, right);
+    }
     let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
     let pod = variables(from(optional), no_status()).expect("left out");
     assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
