@@ -119,16 +119,18 @@ pub(super) fn identity(pod: &Pod, found: &mut Findings) {
     let mut containers: Vec<_> = containers(pod).collect();
     containers.rotate_left(pod.init_containers.len());
     let mut seen = BTreeSet::new();
-    for (path, container) in containers {
+    for (i, (path, container)) in containers.into_iter().enumerate() {
         let (name, path) = (container.name.as_str(), format!("{path}.name"));
-        if name.is_empty() {
-            found.required(path, "");
-            continue;
-        }
-        if !seen.insert(name) {
+        if seen.contains(name) {
             found.duplicate(path.clone(), name);
         }
-        if !is_dns_label(name) {
+        // Init containers without a name are no duplicates of each other.
+        if !name.is_empty() || i < pod.containers.len() {
+            seen.insert(name);
+        }
+        if name.is_empty() {
+            found.required(path, "");
+        } else if !is_dns_label(name) {
             found.invalid(path, name, LABEL_RULE);
         }
     }
@@ -197,6 +199,15 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
             }
             if !mount_paths.insert(mount_path) {
                 found.invalid(format!("{path}.mountPath"), mount_path, "must be unique");
+            }
+            let mut devices = source.volume_devices.iter().flatten();
+            if devices.clone().any(|it| it.name == volume) {
+                let rule = "must not already exist in volumeDevices";
+                found.invalid(format!("{path}.name"), volume, rule);
+            }
+            if devices.any(|it| it.device_path == mount_path) {
+                let rule = "must not already exist as a path in volumeDevices";
+                found.invalid(format!("{path}.mountPath"), mount_path, rule);
             }
             let sub_path = mount.sub_path.as_deref().unwrap_or_default();
             if sub_path.starts_with('/') {

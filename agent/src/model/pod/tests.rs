@@ -191,6 +191,49 @@ fn every_fault_is_reported_with_its_path() {
     }
 }
 
+#[test]
+fn a_name_that_is_missing_twice_is_a_duplicate_of_containers() {
+    let named = |name: &str| json!({"name": name});
+    let found = faults(json!({
+        "initContainers": [named(""), named("a")],
+        "containers": [named("a"), named(""), named("")],
+    }));
+    assert_eq!(
+        found,
+        [
+            "spec.containers[1].name: Required value",
+            r#"spec.containers[2].name: Duplicate value: """#,
+            "spec.containers[2].name: Required value",
+            r#"spec.initContainers[0].name: Duplicate value: """#,
+            "spec.initContainers[0].name: Required value",
+            r#"spec.initContainers[1].name: Duplicate value: "a""#,
+        ]
+    );
+    let init = json!({"initContainers": [named(""), named("")], "containers": [named("a")]});
+    let required = |i: usize| format!("spec.initContainers[{i}].name: Required value");
+    assert_eq!(faults(init), [required(0), required(1)]);
+}
+
+#[test]
+fn a_mount_is_not_a_device_too() {
+    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+    let found = faults(json!({
+        "containers": [{
+            "name": "a",
+            "volumeMounts": [mount("v", "/v"), mount("w", "/dev/x")],
+            "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}],
+        }],
+        "volumes": [{"name": "v"}, {"name": "w"}],
+    }));
+    assert_eq!(
+        found,
+        [
+            r#"spec.containers[0].volumeMounts[0].name: Invalid value: "v": must not already exist in volumeDevices"#,
+            r#"spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/dev/x": must not already exist as a path in volumeDevices"#,
+        ]
+    );
+}
+
 /// That of the pod is not a fault of each container that it would be for.
 #[test]
 fn a_user_of_the_pod_is_told_once() {
