@@ -182,7 +182,8 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
     let kinds = [ContainerKind::Init, ContainerKind::Regular];
     let sources = kinds.into_iter().flat_map(|it| it.of(spec));
     for ((path, container), (_, source)) in containers(pod).zip(sources) {
-        resources(&container.resources, &format!("{path}.resources"), found);
+        let at = format!("{path}.resources");
+        resources(&container.resources, &at, container_resource, found);
         let mut mount_paths = BTreeSet::new();
         for (i, mount) in source.volume_mounts.iter().flatten().enumerate() {
             let (volume, mount_path) = (mount.name.as_str(), mount.mount_path.as_str());
@@ -236,16 +237,10 @@ pub(super) fn relations(pod: &Pod, spec: &v1::PodSpec, found: &mut Findings) {
         }
     }
     huge_pages_alone(&[&pod.overhead], "spec.overhead", found);
-    amounts(&pod.overhead, "spec.overhead", found);
-    if let Some(own) = &pod.resources {
-        resources(own, "spec.resources", found);
-        for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
-            let others = list.keys().filter(|it| !is_pod_level_resource(it));
-            for name in others.filter(|it| is_known(it)) {
-                let path = key_path(&format!("spec.resources.{field}"), name);
-                found.unsupported(path, name, &["cpu", "hugepages-", "memory"]);
-            }
-        }
+    amounts(&pod.overhead, "spec.overhead", container_resource, found);
+    let is_of_windows = spec.os.as_ref().is_some_and(|it| it.name == "windows");
+    if let Some(own) = pod.resources.as_ref().filter(|_| !is_of_windows) {
+        resources(own, "spec.resources", pod_resource, found);
         let mut limited = pod.limits(PodLevel::Ignored, Overhead::Left).amounts;
         limited.retain(|name, _| is_huge_pages(name));
         for (field, sums, own) in [
@@ -308,7 +303,10 @@ fn elsewhere(pod: &Pod, mount: &v1::VolumeMount, path: &str, found: &mut Finding
     );
 }
 
-fn resources(own: &Resources, path: &str, found: &mut Findings) {
+/// Judges the name of a resource, which is at this path.
+type NameRule = fn(&str, &str, &mut Findings);
+
+fn resources(own: &Resources, path: &str, judge_name: NameRule, found: &mut Findings) {
     huge_pages_alone(&[&own.requests, &own.limits], path, found);
     if let Some(limit) = own.limits.get("memory")
         && (1..LEAST_MEMORY).contains(&limit.value())
@@ -320,7 +318,7 @@ fn resources(own: &Resources, path: &str, found: &mut Findings) {
         );
     }
     for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
-        amounts(list, &format!("{path}.{field}"), found);
+        amounts(list, &format!("{path}.{field}"), judge_name, found);
     }
     for (name, request) in &own.requests {
         let (of_requests, of_limits) = (format!("{path}.requests"), format!("{path}.limits"));
@@ -350,7 +348,7 @@ fn huge_pages_alone(lists: &[&ResourceList], path: &str, found: &mut Findings) {
     }
 }
 
-fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
+fn amounts(list: &ResourceList, path: &str, judge_name: NameRule, found: &mut Findings) {
     for (name, amount) in list {
         let (path, text) = (key_path(path, name), amount.to_string());
         let whole = Quantity::from_units(amount.value(), amount.format());
@@ -365,13 +363,9 @@ fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
             );
             found.note(path.clone(), message);
         }
-        if !is_known(name) {
-            found.invalid(
-                path,
-                name.as_str(),
-                "must be a standard resource for containers, or one with a domain, as gpu.example/a",
-            );
-        } else if is_extended_resource_name(name) && !is_whole {
+        judge_name(name, &path, found);
+        let is_counted = is_extended_resource_name(name) || COUNTED.contains(&name.as_str());
+        if is_counted && !is_whole {
             found.invalid(path, text, "must be an integer");
         } else if let Some(size) = name.strip_prefix("hugepages-")
             && !are_whole_pages(amount, size)
@@ -392,14 +386,51 @@ fn are_whole_pages(amount: &Quantity, size: &str) -> bool {
 }
 
 /// `validateContainerResourceName`
-fn is_known(name: &str) -> bool {
-    match name.contains('/') {
+fn container_resource(name: &str, path: &str, found: &mut Findings) {
+    let is_known = match name.contains('/') {
         true if is_native(name) => is_qualified_name(name),
         true => is_extended_resource_name(name),
         false => {
             matches!(name, "cpu" | "memory" | "ephemeral-storage")
                 || is_huge_pages(name) && is_qualified_name(name)
         }
+    };
+    if !is_known {
+        let rule =
+            "must be a standard resource for containers, or one with a domain, as gpu.example/a";
+        found.invalid(path, name, rule);
+    }
+}
+
+/// What a quota may bound by number.
+const COUNTED: [&str; 9] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
+];
+
+/// `validatePodResourceName`: a name that only quotas have is one too.
+fn pod_resource(name: &str, path: &str, found: &mut Findings) {
+    let in_quota = name.strip_prefix("requests.").unwrap_or(name);
+    let is_known = name.contains('/')
+        || COUNTED.contains(&name)
+        || matches!(in_quota, "cpu" | "memory" | "ephemeral-storage" | "storage")
+        || matches!(
+            name,
+            "limits.cpu" | "limits.memory" | "limits.ephemeral-storage"
+        )
+        || is_huge_pages(in_quota);
+    if !is_known || !is_qualified_name(name) {
+        let rule = "must be a standard resource type or fully qualified";
+        found.invalid(path, name, rule);
+    } else if !is_pod_level_resource(name) {
+        found.unsupported(path, name, &["cpu", "hugepages-", "memory"]);
     }
 }
 

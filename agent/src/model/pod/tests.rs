@@ -345,6 +345,26 @@ fn pod_level_values_must_hold_the_containers() {
         other[0].starts_with("spec.resources.limits[ephemeral-storage]: Unsupported value: "),
         "{other:?}"
     );
+    let of_quota = faults(spec(
+        json!({"requests": {"cpu": 2, "gpus": 1, "pods": "500m", "requests.cpu": 1}}),
+    ));
+    let at = "spec.resources.requests";
+    let right = r#"supported values: "cpu", "hugepages-", "memory""#;
+    assert_eq!(
+        of_quota,
+        [
+            format!(
+                r#"{at}[gpus]: Invalid value: "gpus": must be a standard resource type or fully qualified"#
+            ),
+            format!(r#"{at}[pods]: Unsupported value: "pods": {right}"#),
+            format!(r#"{at}[pods]: Invalid value: "500m": must be an integer"#),
+            format!(r#"{at}[requests.cpu]: Unsupported value: "requests.cpu": {right}"#),
+        ]
+    );
+    let mut of_windows = spec(json!({"limits": {"cpu": "3", "pods": 1}}));
+    of_windows["os"] = json!({"name": "windows"});
+    let right = "spec.resources: Forbidden: cannot be set for a windows pod";
+    assert_eq!(faults(of_windows), [right]);
     // Missing pod-level requests are the containers' sum, else the pod-level limit.
     let pod = good(spec(json!({"limits": {"cpu": "5", "memory": "1Gi"}})));
     let requests = &pod.resources.expect("pod-level resources").requests;
