@@ -1,10 +1,11 @@
-//! A document as the API reads it, which takes more than the typed v1.Pod: where nothing is written for an entry of a map
-//! or of a list (`labels: {a: }`) it is empty, and a quantity may be a bare number (`cpu: 2`).
+//! A document as the API reads it, which takes more than the typed v1.Pod: where nothing is written for an entry of a
+//! map or of a list (`labels: {a: }`) it is empty, and a quantity may be a bare number (`cpu: 2`). Of times it takes
+//! less.
 
 use std::iter;
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{Deserializer, IntoDeserializer, Visitor};
+use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Value};
 
@@ -74,6 +75,9 @@ impl<'de> Deserializer<'de> for ApiValue<'de> {
         match (name, self.0) {
             ("Quantity", Value::Null) => visitor.visit_str("0"),
             ("Quantity", Value::Number(number)) => visitor.visit_string(number.to_string()),
+            ("Time", Value::String(text)) if !is_time(text) => Err(de::Error::custom(
+                format_args!("{text:?} is no time; right would be as 2006-01-02T15:04:05Z"),
+            )),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -82,6 +86,17 @@ impl<'de> Deserializer<'de> for ApiValue<'de> {
         bool i8 i16 u8 u16 u32 u64 f32 f64 char str bytes byte_buf unit unit_struct seq tuple tuple_struct map enum
         identifier ignored_any
     }
+}
+
+/// It has the form of RFC 3339 as Go reads it: with a capital T and Z.
+fn is_time(text: &str) -> bool {
+    let form = text.replace(|it: char| it.is_ascii_digit(), "0");
+    let rest = form.strip_prefix("0000-00-00T00:00:00").unwrap_or_default();
+    let offset = match rest.strip_prefix(['.', ',']) {
+        Some(fraction) => fraction.trim_start_matches('0'),
+        None => rest,
+    };
+    matches!(offset, "Z" | "+00:00" | "-00:00")
 }
 
 impl<'de> IntoDeserializer<'de, Error> for ApiValue<'de> {

@@ -655,6 +655,29 @@ fn where_nothing_is_written_an_entry_is_empty_or_zero() {
 }
 
 #[test]
+fn a_time_has_the_form_that_the_api_reads() {
+    let of = |time: &str| {
+        let fixture = Fixture::new("time");
+        let metadata = format!("name: one, creationTimestamp: '{time}'");
+        fixture.put("a.yaml", pod("one").replace("name: one", &metadata));
+        let faults = fixture.scan().faults.into_iter();
+        faults.map(|it| it.field).collect::<Vec<_>>()
+    };
+    for time in ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.25+01:00"] {
+        assert!(of(time).is_empty(), "{time}");
+    }
+    for time in [
+        "2026-01-01t00:00:00Z",
+        "2026-01-01T00:00:00z",
+        "2026-01-01 00:00:00Z",
+        "2026-01-01T00:00Z",
+    ] {
+        let right = Some("metadata.creationTimestamp".to_owned());
+        assert_eq!(of(time), [right], "{time}");
+    }
+}
+
+#[test]
 fn a_uid_is_stable_and_follows_the_definition() {
     let uid = |text: &str| {
         let fixture = Fixture::new("uid");
