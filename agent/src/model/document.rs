@@ -158,9 +158,13 @@ fn parse(text: &str, meter: &Meter) -> Result<Value, DocumentError> {
     seed.deserialize(serde_yaml_ng::Deserializer::from_str(text))
         .map_err(|error| {
             let place = error.location().map(|it| (it.line(), it.column()));
+            let message = without_places(&error.to_string());
             DocumentError {
                 place,
-                message: without_places(&error.to_string()),
+                message: match message.as_str() {
+                    "recursion limit exceeded" => "is nested deeper than 128 levels".into(),
+                    _ => message,
+                },
             }
         })
 }

@@ -184,6 +184,9 @@ fn deep_nesting_is_an_error() {
         assert!(parse_yaml(&text, Budget::default()).is_err());
         assert!(parse_json_stream(&text, Budget::default()).is_err());
     }
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let right = "is nested deeper than 128 levels";
+    assert!(fault(&deep).ends_with(right), "{}", fault(&deep));
 }
 
 #[test]
