@@ -345,9 +345,18 @@ fn what_is_wrong_in_a_status_is_told_only_where_it_is_believed() {
     let believing = || fixture.directory().with_believed_status(true).scan();
     let unlike = of(".phase: invalid type: integer `5`, expected a string");
     assert_eq!(told(&believing().faults), unlike);
-    put("{phases: [Running]}");
-    let unknown = of(".phases: unknown field, ignored");
-    assert_eq!(told(&believing().warnings), unknown);
+    for (status, unknown) in [
+        ("{phases: [Running]}", ".phases: unknown field, ignored"),
+        (
+            "{qosClass: Best}",
+            ".qosClass: is ignored: \"Best\" is no class",
+        ),
+    ] {
+        put(status);
+        let scan = believing();
+        assert_eq!(scan.faults, []);
+        assert_eq!(told(&scan.warnings), of(unknown));
+    }
 }
 
 #[test]
