@@ -14,6 +14,7 @@ mod cases;
 mod findings;
 mod inhibition;
 mod pages;
+mod panels;
 mod rules;
 mod scrape;
 mod story;
