@@ -39,8 +39,6 @@ fn absent_here() -> BTreeSet<&'static str> {
         "ballast_record_dropped_total",
         "ballast_record_oldest_timestamp_seconds",
     ]);
-    // Nobody else writes the agent's cgroup files here.
-    absent.insert("ballast_reconcile_yields_total");
     // Nobody asks an API server here.
     absent.extend([
         "ballast_api_requests_total",

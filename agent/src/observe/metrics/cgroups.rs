@@ -9,14 +9,21 @@ use crate::model::time::WallTime;
 
 impl Metrics {
     /// Counts `n` values of the interface file `file`; names that are not on the closed list count
-    /// as `other`.
+    /// as `other`. What else may come up of a file is there at 0 from then on.
     pub fn cgroup_writes(&self, file: &str, result: WriteResult, n: u64) {
-        let labels = [labels::file(file), result.as_str()];
-        self.shared
-            .reconcile
-            .cgroup_writes
-            .with_label_values(&labels)
-            .inc_by(n);
+        let file = labels::file(file);
+        let reconcile = &self.shared.reconcile;
+        for it in WriteResult::ALL {
+            let labels = [file, it.as_str()];
+            reconcile.cgroup_writes.with_label_values(&labels);
+        }
+        for cause in DriftCause::ALL {
+            let labels = [file, cause.as_str()];
+            reconcile.drift.with_label_values(&labels);
+        }
+        reconcile.yields.with_label_values(&[file]);
+        let labels = [file, result.as_str()];
+        reconcile.cgroup_writes.with_label_values(&labels).inc_by(n);
     }
 
     pub fn cgroup_op(&self, op: CgroupOp, duration: Duration) {

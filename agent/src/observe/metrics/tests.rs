@@ -388,6 +388,21 @@ fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
 }
 
 #[test]
+fn counts_of_a_cgroup_file_begin_at_zero_with_its_first_write() {
+    let metrics = Metrics::default();
+    metrics.cgroup_writes("memory.max", WriteResult::Same, 1);
+    let [writes, drift, yields] = [
+        r#"ballast_cgroup_writes_total{file="memory.max",result="refused"}"#,
+        r#"ballast_reconcile_drift_total{cause="foreign",file="memory.max"}"#,
+        r#"ballast_reconcile_yields_total{file="memory.max"}"#,
+    ];
+    let zero = Some(0.0);
+    check(&metrics, &[(writes, zero), (drift, zero), (yields, zero)]);
+    let of_another = r#"ballast_reconcile_yields_total{file="memory.min"}"#;
+    check(&metrics, &[(of_another, None)]);
+}
+
+#[test]
 fn totals_outlive_the_pod() {
     let metrics = Metrics::default();
     let record = oom_record(1);
