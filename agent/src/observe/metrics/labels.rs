@@ -317,16 +317,37 @@ label!(
 );
 
 impl HostSlice {
-    /// By the path from the cgroup mount, as systemd lays a host out.
+    /// By the path from the cgroup mount, as systemd, OpenRC and Talos lay a host out.
     pub fn of_path(cgroup_path: Option<&str>) -> Self {
-        const RUNTIMES: [&str; 6] = [
-            "containerd.service",
-            "crio.service",
-            "docker.service",
-            "kubelet.service",
-            "runtime.slice",
-            "kubelet.slice",
+        const OF_OPENRC: &str = "openrc.";
+        const SERVICES: [&str; 15] = [
+            "containerd",
+            "crio",
+            "cri-docker",
+            "docker",
+            "edgecore",
+            "k0scontroller",
+            "k0sworker",
+            "k3s",
+            "k3s-agent",
+            "kubelet",
+            "microshift",
+            "rke2-agent",
+            "rke2-server",
+            "snap.microk8s.daemon-containerd",
+            "snap.microk8s.daemon-kubelite",
         ];
+        const GROUPS: [&str; 4] = [
+            "kubelet.slice",
+            "podruntime",
+            "podruntime.slice",
+            "runtime.slice",
+        ];
+        let is_runtime = |name: &str| {
+            let of_systemd = name.strip_suffix(".service");
+            let service = of_systemd.or_else(|| name.strip_prefix(OF_OPENRC));
+            GROUPS.contains(&name) || service.is_some_and(|it| SERVICES.contains(&it))
+        };
         let Some(path) = cgroup_path else {
             return Self::Other;
         };
@@ -334,11 +355,12 @@ impl HostSlice {
         if components.clone().any(|it| it == "ballast.service") {
             return Self::Agent;
         }
-        if components.clone().any(|it| RUNTIMES.contains(&it)) {
+        if components.clone().any(is_runtime) {
             return Self::Runtime;
         }
         match components.next() {
-            Some("system.slice" | "init.scope") => Self::System,
+            Some("system.slice" | "init.scope" | "system" | "init") => Self::System,
+            Some(it) if it.starts_with(OF_OPENRC) => Self::System,
             Some("user.slice") => Self::User,
             _ => Self::Other,
         }
@@ -683,6 +705,21 @@ mod tests {
                 Some("/user.slice/user-0.slice/session-1.scope"),
                 HostSlice::User,
             ),
+            (
+                Some("/system.slice/k3s-agent.service/containerd"),
+                HostSlice::Runtime,
+            ),
+            (
+                Some("/system.slice/snap.microk8s.daemon-kubelite.service"),
+                HostSlice::Runtime,
+            ),
+            (Some("/podruntime.slice"), HostSlice::Runtime),
+            (Some("/openrc.k3s"), HostSlice::Runtime),
+            (Some("/openrc.sshd"), HostSlice::System),
+            (Some("/podruntime/kubelet"), HostSlice::Runtime),
+            (Some("/system/apid"), HostSlice::System),
+            (Some("/init"), HostSlice::System),
+            (Some("/k3s"), HostSlice::Other),
             (Some("/"), HostSlice::Other),
             (Some("/mine/system.slice"), HostSlice::Other),
             (None, HostSlice::Other),
