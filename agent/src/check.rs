@@ -150,7 +150,20 @@ fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
     };
     match &found.layout {
         CgroupLayout::Unified { mount } => {
-            CheckItem::ok(NAME, format!("cgroup v2 at {}", mount.display()))
+            let found = format!("cgroup v2 at {}", mount.display());
+            if !facts.has_local_events {
+                return CheckItem::ok(NAME, found);
+            }
+            let consequence = "OOM kills in cgroups that a container has made are seen by the eBPF programs alone: its \
+                               own counts leave them out";
+            CheckItem::degraded(
+                NAME,
+                format!("{found} with memory_localevents"),
+                consequence,
+            )
+            .with_remedy(
+                "mount it again without that option (mount -o remount, its other options kept)",
+            )
         }
         CgroupLayout::Legacy { hybrid, .. } => {
             let n = found.layout.mount_points().len();

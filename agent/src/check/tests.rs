@@ -50,6 +50,7 @@ fn good() -> FactSheet {
         kernel: Some(KernelVersion::new(6, 12)),
         cgroups: v2("cpu cpuset io memory hugetlb pids"),
         cgroup2_files: Some(files.split(' ').map(str::to_owned).collect()),
+        has_local_events: false,
         has_cpu_bandwidth: Some(true),
         has_swap_limit: Some(true),
         namespaces: Namespaces {
@@ -335,7 +336,7 @@ fn it_is_told_that_no_cgroups_of_pods_will_come() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 28] = [
+    let rows: [(&str, CheckLevel, Take); 29] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -360,6 +361,9 @@ fn each_missing_thing_changes_its_own_item() {
                 .as_mut()
                 .unwrap()
                 .remove("memory.oom.group");
+        }),
+        ("cgroup-hierarchy", CheckLevel::Degraded, |it| {
+            it.has_local_events = true
         }),
         ("block-io", CheckLevel::Degraded, |it| {
             it.uncounted_disks.push("vda".to_owned());

@@ -28,6 +28,9 @@ pub struct FactSheet {
     pub cgroups: CgroupDetection,
     /// v2: interface files that cgroups below the root have. `None`: there is no such cgroup.
     pub cgroup2_files: Option<BTreeSet<String>>,
+    /// v2 is mounted with `memory_localevents`: a cgroup's `memory.events` leaves out the cgroups below it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_local_events: bool,
     /// The kernel can limit CPU time (CONFIG_CFS_BANDWIDTH).
     pub has_cpu_bandwidth: Option<bool>,
     /// Swap of a cgroup can be limited.

@@ -43,6 +43,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         has_cpu_bandwidth: found.and_then(|it| has_cpu_bandwidth(root, it, cgroup2_files.as_ref())),
         has_swap_limit: found.and_then(|it| has_swap_limit(root, it, cgroup2_files.as_ref())),
         cgroup2_files,
+        has_local_events: text("/proc/self/mountinfo").is_some_and(|it| has_local_events(&it)),
         cgroups: match detected {
             Ok(facts) => CgroupDetection::Found(facts),
             Err(error) => CgroupDetection::Failed(error.to_string()),
@@ -73,6 +74,13 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         agent: agent(root, socket),
         sysctls: sysctls(root),
     }
+}
+
+/// All mounts of cgroup v2 have the same options (`cgroup_show_options`, kernel/cgroup/cgroup.c).
+fn has_local_events(mountinfo: &str) -> bool {
+    let mounts = parse_mountinfo(mountinfo).into_iter();
+    let mut of_v2 = mounts.filter(|it| it.fs_type == "cgroup2");
+    of_v2.any(|it| it.super_options.contains("memory_localevents"))
 }
 
 fn memory_floor(root: &Root) -> Option<MemoryFloor> {
@@ -259,6 +267,17 @@ mod tests {
         assert_eq!(partial_trees(&root, &unified), [""; 0].map(PathBuf::from));
         base.write("cgroup/cgroup.events", "");
         assert_eq!(partial_trees(&root, &unified), [PathBuf::from("/cgroup")]);
+    }
+
+    #[test]
+    fn an_option_of_cgroup_v2_is_read_off_its_mount() {
+        let mount = |options: &str| {
+            format!("30 22 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 {options}\n")
+        };
+        assert!(has_local_events(&mount("rw,nsdelegate,memory_localevents")));
+        assert!(!has_local_events(&mount(
+            "rw,nsdelegate,memory_recursiveprot"
+        )));
     }
 
     #[test]
