@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{HeaderMap, Request, Response, Uri};
 use hyper_rustls::MaybeHttpsStream;
@@ -47,6 +47,10 @@ const REACH: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(15);
 const KEEPALIVES: u32 = 4;
+
+/// What audit logs know the agent by: another program of the node may have the same credentials. An API server takes the
+/// part before the `/` for the manager of the fields that are written.
+const AGENT: &str = concat!("ballast/", env!("CARGO_PKG_VERSION"));
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
@@ -133,6 +137,7 @@ impl Asker {
         let headers = question.headers_mut();
         // Nobody here unpacks what is packed.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.extend(self.headers.clone());
         if let Some(authorization) = self.authorization.header().await {
             headers.insert(AUTHORIZATION, authorization);
@@ -402,5 +407,19 @@ mod tests {
             let asked = Uri::from_static("/api/v1/pods?x=%2F&y");
             assert_eq!(joined(&server, &asked).unwrap().to_string(), right);
         }
+    }
+
+    #[tokio::test]
+    async fn a_question_says_which_program_asks() {
+        let asker = Asker {
+            server: Uri::from_static("https://a"),
+            authorization: Authorization::None,
+            headers: HeaderMap::new(),
+        };
+        let mut question = Request::get("/version").body(()).unwrap();
+        asker.sign(&mut question).await.unwrap();
+        let agent = question.headers()["user-agent"].to_str().unwrap();
+        let version = agent.strip_prefix("ballast/").unwrap();
+        assert_eq!(version, env!("CARGO_PKG_VERSION"));
     }
 }
