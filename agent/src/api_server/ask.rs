@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{DATE, HeaderMap, LOCATION, RETRY_AFTER};
+use hyper::header::{CONNECTION, DATE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode, Uri};
 use jiff::fmt::rfc2822::DateTimeParser;
 use kube_core::{Status, request};
@@ -173,8 +173,14 @@ fn ahead(headers: &HeaderMap, now: Duration) -> Option<i64> {
     now.checked_sub(date.as_second())
 }
 
-/// Begins a watch.
+/// Begins a watch. Its connection ends with it: over one that is kept the next watch would be with the same API server,
+/// whatever others have come since, and all agents with those that were restarted first.
 pub(super) async fn events(of: &Transport, question: Question) -> Result<Events, ApiError> {
+    let question = question.map(|mut it| {
+        let close = HeaderValue::from_static("close");
+        it.headers_mut().insert(CONNECTION, close);
+        it
+    });
     let answer = answer(of, question).await?;
     Ok(Events {
         body: answer.into_body(),

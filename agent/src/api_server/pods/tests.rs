@@ -59,17 +59,21 @@ impl Server {
         config.to_string()
     }
 
-    /// What is asked next, with its parameters. Each question has a connection of its own, since no answer before it
-    /// came to its end.
-    async fn question(&self) -> (String, Answer) {
+    /// The head of the next question. Each has a connection of its own.
+    async fn head(&self) -> (String, Answer) {
         let (mut stream, _) = self.0.accept().await.unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
         }
-        let head = String::from_utf8(head).unwrap();
+        (String::from_utf8(head).unwrap(), Answer(stream))
+    }
+
+    /// What is asked next, with its parameters.
+    async fn question(&self) -> (String, Answer) {
+        let (head, answer) = self.head().await;
         let target = head.split(' ').nth(1).unwrap();
-        (target.to_owned(), Answer(stream))
+        (target.to_owned(), answer)
     }
 
     /// The next question is for a list, which is streamed: it has no pods.
@@ -153,11 +157,8 @@ async fn watches_fall_silent(server: &Server, heard: &mut Heard) {
     assert!(!question.contains("sendInitialEvents"), "{question}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn silence_leads_to_a_list_where_a_bookmark_has_come_since_the_last_one() {
-    let (_held, late) = hold_clock();
-    let server = Server::start().await;
-    let scratch = Scratch::new("silence");
+/// Of the pods of `node1`, with its connection. `scratch`: where its kubeconfig is.
+async fn follower(server: &Server, scratch: &Scratch) -> (Follower, Connection, Heard) {
     let settings = Settings {
         node: "node1".to_owned(),
         kubeconfig_file: Some(scratch.write("kubeconfig", server.kubeconfig())),
@@ -170,8 +171,29 @@ async fn silence_leads_to_a_list_where_a_bookmark_has_come_since_the_last_one() 
     let sink: Sink = Arc::new(move |told| {
         tell.send(told).ok();
     });
-    let mut follower = Follower::new(settings.node, connector, sink);
-    let mut heard = Heard(told);
+    let follower = Follower::new(settings.node, connector, sink);
+    (follower, connection, Heard(told))
+}
+
+/// Behind a load balancer only another connection leads to an API server that has come since.
+#[tokio::test]
+async fn a_watch_is_the_last_question_of_its_connection() {
+    let server = Server::start().await;
+    let scratch = Scratch::new("last-question");
+    let (mut follower, connection, _heard) = follower(&server, &scratch).await;
+    let head = tokio::select! {
+        left = follower.watch(&connection.transport) => panic!("{left:?}"),
+        (head, _answer) = server.head() => head,
+    };
+    assert!(head.contains("\r\nconnection: close\r\n"), "{head}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_leads_to_a_list_where_a_bookmark_has_come_since_the_last_one() {
+    let (_held, late) = hold_clock();
+    let server = Server::start().await;
+    let scratch = Scratch::new("silence");
+    let (mut follower, connection, mut heard) = follower(&server, &scratch).await;
     tokio::select! {
         // The follower is polled first: before the clock moves again, it has seen the last step.
         biased;
