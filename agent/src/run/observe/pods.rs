@@ -14,6 +14,7 @@ use crate::decide::naming::Names;
 use crate::model::api_pod::{ApiPod, Definition};
 use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::pod::is_dns_subdomain;
+use crate::model::stats::KnownPod;
 use crate::run::RunError;
 use crate::sys::Root;
 
@@ -203,24 +204,28 @@ impl Loop {
         self.set_fault(Fault::Undefined, why);
     }
 
-    /// What the status document says of a list that may be that of another node.
-    pub(super) fn strange_list(&self, n_pods: usize) -> Option<String> {
+    /// What the status document says of a list that may be that of another node. `pods`: those that run here.
+    pub(super) fn strange_list(&self, pods: &[Arc<KnownPod>]) -> Option<String> {
         let status = self.api_server.as_ref()?;
-        let is_empty =
-            status.is_followed() && self.tree.kernel.index().names.listed().next().is_none();
-        (is_empty && n_pods > 0).then(|| {
+        let is_strange = status.is_followed() && has_none(&self.tree.kernel.index().names, pods);
+        is_strange.then(|| {
             let node = &status.node;
             match status.from {
                 PodsFrom::ApiServer => format!(
-                    "pods run here, and the API server has none of node {node}: kubernetes.nodeName may be that of \
-                     another"
+                    "pods run here, and the API server has none of them on node {node}: kubernetes.nodeName may be \
+                     that of another"
                 ),
-                PodsFrom::Kubelet => "pods run here, and kubelet tells of none: it may have been started while the API \
-                                      server is away"
+                PodsFrom::Kubelet => "pods run here, and kubelet tells of none of them: it may have been started while \
+                                      the API server is away"
                     .to_owned(),
             }
         })
     }
+}
+
+/// Pods run, and none of them is listed.
+fn has_none(names: &Names, pods: &[Arc<KnownPod>]) -> bool {
+    !pods.is_empty() && !pods.iter().any(|it| names.is_listed(&it.pod.uid))
 }
 
 /// The pods that the API server has and that are not over, with what they ask for, as far as that is understood.
@@ -246,8 +251,13 @@ fn not_understood<'a>(listed: impl Iterator<Item = &'a Arc<ApiPod>>) -> Option<S
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::decide::testing::api_pod;
+    use crate::model::cgroup_path::CgroupPath;
+    use crate::model::pod::QosClass;
+    use crate::model::time::WallTime;
 
     fn pod(name: &str, is_over: bool, definition: Result<Definition, String>) -> Arc<ApiPod> {
         Arc::new(ApiPod {
@@ -287,5 +297,27 @@ mod tests {
             0,
             "the API server has them no more"
         );
+    }
+
+    /// A copied configuration may name another node.
+    #[test]
+    fn a_list_with_none_of_the_pods_that_run_is_strange() {
+        let run = |name: &str| {
+            Arc::new(KnownPod {
+                pod: api_pod(name).pod,
+                qos: QosClass::Burstable,
+                cgroup: CgroupPath::root(),
+                started_at: WallTime::from_epoch(Duration::ZERO),
+                sandbox: None,
+                containers: Vec::new(),
+            })
+        };
+        let mut names = Names::default();
+        assert!(!has_none(&names, &[]));
+        assert!(has_none(&names, &[run("a")]));
+        names.learn_pod(&pod("b", false, Ok(Definition::default())));
+        assert!(!has_none(&names, &[]));
+        assert!(has_none(&names, &[run("a")]), "those of another node");
+        assert!(!has_none(&names, &[run("a"), run("b")]));
     }
 }

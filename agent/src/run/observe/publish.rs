@@ -135,7 +135,7 @@ impl Loop {
                 .into_iter()
                 .chain(self.kubelet_warnings())
                 .chain(self.placement.warnings())
-                .chain(self.strange_list(pods.len()))
+                .chain(self.strange_list(pods))
                 .chain(misplaced(pods))
                 .chain(
                     events_fault.map(|why| format!("OOM kills are no Events of their pods: {why}")),
