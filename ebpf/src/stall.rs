@@ -1,15 +1,16 @@
 //! Memory stalls: time in reclaim, per cgroup of the waiting task. Totals in a map, for every
-//! stall; events at a bounded rate, some of which wake an agent that decides by them.
+//! stall; events at a bounded rate, some of which wake an agent that decides by them: those of a node that is short
+//! soon, those at a limit seldom, since that is mostly the own one of a pod.
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP};
 use aya_ebpf::btf_maps::{Array, HashMap, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{
-    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal,
-    WATCH_STALLS,
+    LIMIT_WAKE_INTERVAL_NS, Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS,
+    StallRecord, StallTotal, WATCH_STALLS,
 };
 
 use crate::kernel::{
@@ -95,28 +96,33 @@ pub(crate) unsafe fn end<M: Memory>(current: Pointer, kind: u32, reclaimed_pages
         (*record).cgroup = cgroup;
         (*record).tgid = (task >> 32) as u32;
         (*record).kind = kind;
-        match watch.flags & WATCH_STALLS {
-            0 => submit_quietly(&STALL_EVENTS, entry),
-            _ => entry.submit(u64::from(wakeup(at_ns))),
+        let interval_ns = match kind {
+            STALL_MEMCG => LIMIT_WAKE_INTERVAL_NS,
+            _ => STALL_WAKE_INTERVAL_NS,
+        };
+        match watch.flags & WATCH_STALLS != 0 && is_to_wake(at_ns, interval_ns) {
+            true => entry.submit(u64::from(BPF_RB_FORCE_WAKEUP)),
+            false => submit_quietly(&STALL_EVENTS, entry),
         }
     }
 }
 
-/// Whether the record of this time wakes the reader. Two CPUs may both do it: harmless.
+/// Whether the record of this time wakes the reader, whom none has woken for so long. Two CPUs may both do it:
+/// harmless.
 #[inline(always)]
-fn wakeup(at_ns: u64) -> u32 {
+fn is_to_wake(at_ns: u64, interval_ns: u64) -> bool {
     let Some(woken) = WOKEN.get_ptr_mut(0) else {
-        return BPF_RB_FORCE_WAKEUP;
+        return true;
     };
     // SAFETY: an aligned word in a map value that lives as long as the program; whoever else writes it
     // writes a time too.
     unsafe {
-        if at_ns.saturating_sub(*woken) < STALL_WAKE_INTERVAL_NS {
-            return BPF_RB_NO_WAKEUP;
+        if at_ns.saturating_sub(*woken) < interval_ns {
+            return false;
         }
         *woken = at_ns;
     }
-    BPF_RB_FORCE_WAKEUP
+    true
 }
 
 /// The counters of a cgroup are dropped with it, so its slot is free for another. Those of the

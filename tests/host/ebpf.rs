@@ -12,17 +12,18 @@ use anyhow::{Context, Result, bail, ensure};
 use ballast::model::check::Bpffs;
 use ballast::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
-    OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
+    OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent, StallKind,
 };
 use ballast::sources::bpf::{
     self, LoadOptions, Pinning, ProgramState, Stream, Streams, WatchedRoot,
 };
 use ballast::sys::clock;
-use ballast_tests::wait::{patience, until};
+use ballast_tests::wait::{patience, until, wait_for};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use self::node::{Cgroup, Hierarchy, PinDirectory};
+use super::scaled;
 
 const MIB: u64 = 1 << 20;
 
@@ -522,6 +523,40 @@ fn time_in_reclaim_is_counted_by_cgroup_and_forgotten_with_it() -> Result<()> {
     println!("{total:?}");
     drop(pod);
     ensure!(!watcher.streams.stall_totals()?.contains_key(&id));
+    Ok(())
+}
+
+/// Eviction is not decided by the limit of a pod.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_thrashes_at_its_limit_wakes_a_reader_20_times_a_second_at_most() -> Result<()> {
+    /// Less than a quarter of the ring.
+    const N_STALLS: u32 = 100;
+    let n_stalls = usize::try_from(scaled(N_STALLS, 20)?)?;
+    let root = Cgroup::root("thrash")?;
+    let pod = root.child("pod")?;
+    pod.limit_memory(16 * MIB)?;
+    let watcher = Watcher::start(&root)?;
+    let edges = Edges::of(&watcher, Stream::Stall)?;
+    let began = Instant::now();
+    let mut thrashing = pod.run("while :; do tail -n 1 /dev/zero; done")?;
+    let mut n_edges = 0;
+    wait_for("stalls wait", || {
+        while edges.has_one(Duration::ZERO)? {
+            n_edges += 1;
+        }
+        Ok(watcher.streams.waiting(Stream::Stall)?.len() >= n_stalls)
+    })?;
+    let took = began.elapsed();
+    thrashing.kill()?;
+    thrashing.wait()?;
+    let waiting = watcher.streams.waiting(Stream::Stall)?;
+    // Of a node that is short by chance.
+    let of_node = waiting
+        .iter()
+        .filter(|it| matches!(it, KernelEvent::Stall(it) if it.kind == StallKind::DirectReclaim));
+    let most = usize::try_from(took.as_millis() / 50)? + 1 + of_node.count();
+    println!("{n_edges} wake-ups in {took:?}, {} stalls", waiting.len());
+    ensure!(n_edges <= most, "{n_edges} wake-ups in {took:?}");
     Ok(())
 }
 

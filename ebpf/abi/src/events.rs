@@ -156,6 +156,9 @@ pub const STALL_DIRECT: u32 = 2;
 /// Between two stalls that wake their reader, nanoseconds: as often as the watcher of pressure, who waits
 /// for them, looks at memory.
 pub const STALL_WAKE_INTERVAL_NS: u64 = 2_000_000;
+/// The same of a stall at a limit, which is mostly that of a pod, by which nobody decides. At that of all pods the
+/// watcher looks sooner by itself.
+pub const LIMIT_WAKE_INTERVAL_NS: u64 = 50_000_000;
 
 shared! {
     /// One task finished one wait for memory.
