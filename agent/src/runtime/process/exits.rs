@@ -18,7 +18,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::records::Records;
-use super::state::{State, Token, Watched, lock};
+use super::state::{Lingering, State, Token, Watched, lock};
 use super::{AskForExits, Sink};
 use crate::model::event::ExitStatus;
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerRecord, RuntimeEvent, UnknownExit};
@@ -200,10 +200,14 @@ impl Exits {
             Err(_) => {
                 // It stays readable for ever; from here on the clock leads.
                 let _ = self.epoll.delete(&watched.pidfd);
+                let lingering = Lingering {
+                    seen: at,
+                    until: clock::boottime() + LINGER,
+                };
                 {
                     let mut state = lock(&self.state);
                     state.unarmed.remove(&token);
-                    state.lingering.insert(token, clock::boottime() + LINGER);
+                    state.lingering.insert(token, lingering);
                 }
                 (self.ask_for_exits)();
             }
@@ -212,27 +216,27 @@ impl Exits {
     }
 
     fn look_at_lingering(&self) {
-        let at = clock::boottime();
+        let now = clock::boottime();
         let lingering: Vec<_> = {
             let state = lock(&self.state);
             let watched = |token: &Token| state.watched.get(token).cloned();
             state
                 .lingering
                 .iter()
-                .filter_map(|(token, until)| Some((*token, *until, watched(token)?)))
+                .filter_map(|(token, it)| Some((*token, *it, watched(token)?)))
                 .collect()
         };
-        for (token, until, watched) in lingering {
+        for (token, Lingering { seen, until }, watched) in lingering {
             let reported = watched
                 .record
                 .as_ref()
                 .and_then(|it| lock(&self.state).reports.get(it.process));
             let told = || pidfd_exit(watched.pidfd.as_fd()).map(ExitStatus::from);
             if let Some(status) = reported.or_else(told) {
-                self.settle(token, &watched, ContainerExit::Known(status), at);
-            } else if at >= until {
+                self.settle(token, &watched, ContainerExit::Known(status), seen);
+            } else if now >= until {
                 let exit = ContainerExit::Unknown(UnknownExit::Unobserved);
-                self.settle(token, &watched, exit, at);
+                self.settle(token, &watched, exit, seen);
             }
         }
     }
@@ -340,6 +344,33 @@ mod tests {
         assert!(times[0].is_some());
         assert_eq!(times, [times[0]; N_CHILDREN]);
         assert!(children.iter_mut().all(|it| it.wait().is_err()), "reaped");
+    }
+
+    /// Its status may come seconds later, or never.
+    #[test]
+    fn who_is_no_child_ended_when_it_was_seen_to() {
+        let scratch = Scratch::new("exits-seen");
+        let state = Arc::new(Mutex::new(State::default()));
+        let records = Records::open(scratch.directory()).unwrap();
+        let (told, ends) = channel();
+        let sink: Arc<Sink> = Arc::new(move |event: RuntimeEvent| {
+            if let RuntimeEvent::Exited { finished_at, .. } = event {
+                told.send(finished_at).ok();
+            }
+        });
+        let exits = Exits::new(Arc::clone(&state), records, sink, Box::new(|| {})).unwrap();
+        // Nobody is a child of their own.
+        let pid = std::process::id();
+        let pidfd = pidfd_open(pid).unwrap();
+        let record = Some(record("own", pid));
+        let token = lock(&state).watch(Watched { pidfd, record });
+        let seen = Duration::from_secs(1);
+        assert!(exits.ended(token, seen) == Told::InTime);
+        for it in lock(&state).lingering.values_mut() {
+            it.until = Duration::ZERO;
+        }
+        exits.look_at_lingering();
+        assert_eq!(ends.try_recv(), Ok(seen));
     }
 
     #[test]

@@ -21,6 +21,15 @@ pub(super) struct Watched {
     pub(super) record: Option<ContainerRecord>,
 }
 
+/// Times of `CLOCK_BOOTTIME`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lingering {
+    /// When it was seen to have ended.
+    pub(super) seen: Duration,
+    /// The time until which its status is waited for.
+    pub(super) until: Duration,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Found, and not recovered yet.
@@ -31,9 +40,8 @@ pub(super) struct State {
     /// Told as ended, not forgotten yet.
     pub(super) ended: BTreeSet<ContainerId>,
     pub(super) watched: BTreeMap<Token, Arc<Watched>>,
-    /// Ended without being a child of this process, exit status not known yet, with the time until
-    /// which to wait for it.
-    pub(super) lingering: BTreeMap<Token, Duration>,
+    /// Ended without being a child of this process, exit status not known yet.
+    pub(super) lingering: BTreeMap<Token, Lingering>,
     /// Watched, and not taken by epoll.
     pub(super) unarmed: BTreeSet<Token>,
     pub(super) reports: Reports,
