@@ -67,10 +67,11 @@ pub trait Runtime: Send {
     /// whose exit status the kernel tells their parent and nobody else; every other process is
     /// ignored, so the whole stream may be passed. Reports made before [`Runtime::recover`] are
     /// kept for it.
-    fn report_exit(&mut self, key: ProcessKey, status: ExitStatus);
+    fn report_exit(&mut self, key: ProcessKey, exit: ReportedExit);
 
-    /// The same for the thread that hears of the exits, while another one owns the runtime: a
-    /// status that waits for its turn with the owner is lost when the agent is killed meanwhile.
+    /// The same after [`Runtime::recover`], when ends are seen as they happen, for the thread that hears of the exits
+    /// while another one owns the runtime: a status that waits for its turn with the owner is lost when the agent is
+    /// killed meanwhile.
     fn exit_reporter(&self) -> ExitReporter;
 
     /// Removes the record of a container that has ended, once the caller has stored the outcome.
@@ -80,6 +81,14 @@ pub trait Runtime: Send {
 
 /// See [`Runtime::exit_reporter`].
 pub type ExitReporter = Arc<dyn Fn(ProcessKey, ExitStatus) + Send + Sync>;
+
+/// How a process ended, as the kernel's event stream has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportedExit {
+    pub status: ExitStatus,
+    /// `CLOCK_BOOTTIME`.
+    pub at: Duration,
+}
 
 /// One attempt to run one container; never reused. Also the name of its cgroup directory and of
 /// its record.
@@ -313,7 +322,8 @@ pub struct ContainerRecord {
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEnd {
     pub exit: ContainerExit,
-    /// `CLOCK_BOOTTIME` when the end was seen; `None` when nobody was there to see it.
+    /// `CLOCK_BOOTTIME` when the end was seen, or, where no agent ran, when it was by the kernel's event stream; `None`
+    /// when nothing tells.
     pub finished_at: Option<Duration>,
 }
 

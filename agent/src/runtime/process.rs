@@ -38,8 +38,8 @@ use self::search::Searches;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};
 use super::{
-    ContainerId, ContainerRecord, ContainerSpec, ExitReporter, Recovered, Runtime, RuntimeError,
-    RuntimeEvent, Signal, StartError,
+    ContainerId, ContainerRecord, ContainerSpec, ExitReporter, Recovered, ReportedExit, Runtime,
+    RuntimeError, RuntimeEvent, Signal, StartError,
 };
 use crate::model::event::{ExitStatus, ProcessKey};
 use crate::sys::clock;
@@ -214,8 +214,11 @@ impl Runtime for ProcessRuntime {
         })
     }
 
-    fn report_exit(&mut self, key: ProcessKey, status: ExitStatus) {
-        self.shared.report_exit(key, status);
+    fn report_exit(&mut self, key: ProcessKey, exit: ReportedExit) {
+        let is_kept = lock(&self.shared.state).reports.keep(key, exit);
+        if !is_kept {
+            self.shared.report_exit(key, exit.status);
+        }
     }
 
     fn exit_reporter(&self) -> ExitReporter {

@@ -30,7 +30,8 @@ use crate::run::forensics::Recorder;
 use crate::run::kernel::{self, Listener, Locate, Outputs, Prepared, Programs};
 use crate::runtime::logs;
 use crate::runtime::{
-    ContainerExit, ContainerId, ContainerRecord, HostProcess, Signal, StartWarning, UnknownExit,
+    ContainerExit, ContainerId, ContainerRecord, HostProcess, ReportedExit, Signal, StartWarning,
+    UnknownExit,
 };
 use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
@@ -148,7 +149,9 @@ impl Loop {
             if let KernelEvent::Process(process) = event
                 && let ProcessChange::Exit { status, .. } = process.change
             {
-                self.runtime.report_exit(process.process, status);
+                let at = Duration::from_nanos(process.at_ns);
+                let exit = ReportedExit { status, at };
+                self.runtime.report_exit(process.process, exit);
             }
         }
         let victims: BTreeSet<HostProcess> = waiting

@@ -76,7 +76,7 @@ impl Shared {
             if record.boot_id != self.boot_id {
                 // Whether it ran is not known for sure: the rename may be lost with the node.
                 let exit = ContainerExit::Unknown(UnknownExit::NodeRestarted);
-                recovered.ended.push(self.end(record, exit));
+                recovered.ended.push(self.end(record, exit, None));
                 continue;
             }
             match self.fate(&record, has_run, process)? {
@@ -90,8 +90,9 @@ impl Shared {
                 Fate::Ended => {
                     let known = lock(&self.state).reports.early(record.process);
                     let unknown = ContainerExit::Unknown(UnknownExit::Unobserved);
-                    let exit = known.map_or(unknown, ContainerExit::Known);
-                    recovered.ended.push(self.end(record, exit));
+                    let exit = known.map_or(unknown, |it| ContainerExit::Known(it.status));
+                    let finished_at = known.map(|it| it.at);
+                    recovered.ended.push(self.end(record, exit, finished_at));
                 }
             }
         }
@@ -133,12 +134,14 @@ impl Shared {
 
     /// The record of a container with its end. Where that cannot be stored, as on a full disk, the next recovery
     /// finds the end once more.
-    fn end(&self, record: ContainerRecord, exit: ContainerExit) -> ContainerRecord {
+    fn end(
+        &self,
+        record: ContainerRecord,
+        exit: ContainerExit,
+        finished_at: Option<Duration>,
+    ) -> ContainerRecord {
         let record = ContainerRecord {
-            end: Some(ContainerEnd {
-                exit,
-                finished_at: None,
-            }),
+            end: Some(ContainerEnd { exit, finished_at }),
             ..record
         };
         let stored = self.records.update(&record);

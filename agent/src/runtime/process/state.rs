@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::recover::Left;
 use crate::model::event::{ExitStatus, ProcessKey};
-use crate::runtime::{ContainerId, ContainerRecord, HostProcess};
+use crate::runtime::{ContainerId, ContainerRecord, HostProcess, ReportedExit};
 
 /// A process whose end is waited for. Tokens are never reused, unlike pids and descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,14 +80,14 @@ impl State {
     }
 }
 
-/// Exit statuses from the kernel's event stream.
+/// Exits from the kernel's event stream.
 #[derive(Debug)]
 pub(super) struct Reports {
     /// The expected processes, by pid: two may share one while the end of the first is settled.
     expected: BTreeMap<HostProcess, Option<ExitStatus>>,
     /// Everything told before the recovery, since it is not known yet which of it matters. The
     /// last process of each pid; `None` after the recovery.
-    early: Option<BTreeMap<u32, (ProcessKey, ExitStatus)>>,
+    early: Option<BTreeMap<u32, (ProcessKey, ReportedExit)>>,
 }
 
 impl Default for Reports {
@@ -100,7 +100,7 @@ impl Default for Reports {
 }
 
 impl Reports {
-    /// More exits than the pinned ring of any build holds while no agent runs; some 3 MiB, for the time of
+    /// More exits than the pinned ring of any build holds while no agent runs; some 4 MiB, for the time of
     /// the start.
     const MAX_EARLY: usize = 65_536;
 
@@ -108,14 +108,19 @@ impl Reports {
         self.expected.entry(process).or_default();
     }
 
+    /// Keeps it for the recovery. False: that is over.
+    pub(super) fn keep(&mut self, key: ProcessKey, exit: ReportedExit) -> bool {
+        let Some(early) = &mut self.early else {
+            return false;
+        };
+        if early.len() < Self::MAX_EARLY || early.contains_key(&key.pid) {
+            early.insert(key.pid, (key, exit));
+        }
+        true
+    }
+
     /// True: it is about an expected process.
     pub(super) fn report(&mut self, key: ProcessKey, status: ExitStatus) -> bool {
-        if let Some(early) = &mut self.early {
-            if early.len() < Self::MAX_EARLY || early.contains_key(&key.pid) {
-                early.insert(key.pid, (key, status));
-            }
-            return false;
-        }
         let ticks = HostProcess::of(key);
         match self.expected.get_mut(&ticks) {
             Some(slot) => {
@@ -127,12 +132,12 @@ impl Reports {
     }
 
     /// What was told before the recovery about a process.
-    pub(super) fn early(&self, process: HostProcess) -> Option<ExitStatus> {
-        let (key, status) = self.early.as_ref()?.get(&process.pid)?;
-        (HostProcess::of(*key) == process).then_some(*status)
+    pub(super) fn early(&self, process: HostProcess) -> Option<ReportedExit> {
+        let (key, exit) = self.early.as_ref()?.get(&process.pid)?;
+        (HostProcess::of(*key) == process).then_some(*exit)
     }
 
-    /// After this only expected processes are listened to.
+    /// After this none is kept.
     pub(super) fn end_early(&mut self) {
         self.early = None;
     }

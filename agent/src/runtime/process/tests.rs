@@ -27,6 +27,16 @@ use crate::sys::{Root, append, clock, durable};
 /// Far above what anything here takes, on a loaded machine too.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// When the processes ended of which the kernel's event stream tells.
+const REPORTED_AT: Duration = Duration::from_secs(1);
+
+fn reported(status: ExitStatus) -> ReportedExit {
+    ReportedExit {
+        status,
+        at: REPORTED_AT,
+    }
+}
+
 struct TestDir(Scratch);
 
 impl TestDir {
@@ -597,9 +607,10 @@ fn a_later_agent_adopts_what_runs() {
         start_boottime_ns: 1,
         ..key(record("c0"))
     };
-    it.runtime.report_exit(stranger, ExitStatus::Code(1));
     it.runtime
-        .report_exit(key(record("c0")), ExitStatus::Code(7));
+        .report_exit(stranger, reported(ExitStatus::Code(1)));
+    it.runtime
+        .report_exit(key(record("c0")), reported(ExitStatus::Code(7)));
     let terminated = ExitStatus::Signal {
         signal: 15,
         core_dumped: false,
@@ -674,7 +685,7 @@ fn an_end_between_the_look_and_the_recovery_is_told_later() {
         signal: 9,
         core_dumped: false,
     };
-    it.runtime.report_exit(key, killed);
+    it.runtime.report_exit(key, reported(killed));
     assert_eq!(it.exited(), signal(9));
 }
 
@@ -797,7 +808,7 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
         pid: process.pid,
         start_boottime_ns: process.start_ticks * HostProcess::NS_PER_TICK,
     };
-    it.runtime.report_exit(early, ExitStatus::Code(4));
+    it.runtime.report_exit(early, reported(ExitStatus::Code(4)));
     let recovered = it.runtime.recover().unwrap();
     let faults: Vec<_> = recovered
         .faults
@@ -822,10 +833,17 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
     let ended: Vec<_> = recovered
         .ended
         .iter()
-        .map(|it| (it.id.as_str(), it.end.unwrap().exit))
+        .map(|it| (it.id.as_str(), it.end.unwrap()))
+        .map(|(id, end)| (id, end.exit, end.finished_at))
         .collect();
     let restarted = ContainerExit::Unknown(UnknownExit::NodeRestarted);
-    assert_eq!(ended, [("other-boot", restarted), ("reused", code(4))]);
+    assert_eq!(
+        ended,
+        [
+            ("other-boot", restarted, None),
+            ("reused", code(4), Some(REPORTED_AT))
+        ]
+    );
     assert_eq!(
         dir.records(),
         [
