@@ -174,12 +174,27 @@ pub(super) struct Shared {
     is_emptying: AtomicBool,
     /// What was in the rings at this time, boottime, has been taken out. `None`: nobody listens.
     heard: watch::Sender<Option<Duration>>,
-    /// Kills of before this time, boottime, have been told. `None`: nobody listens.
-    kills_told: Mutex<Option<Duration>>,
+    kills_told: Mutex<KillsTold>,
     /// That it has changed.
     told_kills: Condvar,
     pub(super) victims: Victims,
     pub(super) kill_counts: KillCounts,
+}
+
+/// How far the listener is with kills.
+#[derive(Clone, Copy, Debug, Default)]
+struct KillsTold {
+    /// Those of before this time, boottime, have been told. `None`: nobody listens.
+    until: Option<Duration>,
+    /// Somebody has waited in vain since then.
+    is_hung: bool,
+}
+
+impl KillsTold {
+    /// Whether it is worth to wait for those of before a time.
+    fn is_late(self, until: Duration) -> bool {
+        !self.is_hung && self.until.is_some_and(|it| it < until)
+    }
 }
 
 /// The cgroup of all pods, with another id than before.
@@ -251,26 +266,28 @@ impl Shared {
         self.heard.subscribe()
     }
 
-    /// Waits until the kills of before a time are told, where somebody listens, and not for ever. Not to be called by who
-    /// is told.
+    /// Waits until the kills of before a time are told, where somebody listens, and not for ever: once for all that end
+    /// while the listener hangs. Not to be called by who is told.
     pub(super) fn wait_for_kills(&self, until: Duration) {
         let told = self.kills_told.lock();
-        let mut told = told.unwrap_or_else(PoisonError::into_inner);
-        let is_late = |it: &mut Option<Duration>| it.is_some_and(|it| it < until);
-        if is_late(&mut told) {
-            self.listen_now();
+        let told = told.unwrap_or_else(PoisonError::into_inner);
+        if !told.is_late(until) {
+            return;
         }
+        self.listen_now();
         let waited = self
             .told_kills
-            .wait_timeout_while(told, KILLS_PATIENCE, is_late);
-        drop(waited);
+            .wait_timeout_while(told, KILLS_PATIENCE, |it| it.is_late(until));
+        let (mut told, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        told.is_hung |= waited.timed_out();
     }
 
     fn set_kills_told(&self, until: Option<Duration>) {
-        *self
-            .kills_told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = until;
+        let told = self.kills_told.lock();
+        *told.unwrap_or_else(PoisonError::into_inner) = KillsTold {
+            until,
+            is_hung: false,
+        };
         self.told_kills.notify_all();
     }
 
@@ -988,6 +1005,10 @@ mod tests {
         // What was told before is of no use.
         shared.set_kills_told(Some(Duration::ZERO));
         assert!(waits());
+        assert!(!waits(), "the listener hangs");
+        shared.set_kills_told(Some(Duration::ZERO));
+        assert!(waits(), "it has gone on");
+        shared.set_kills_told(Some(Duration::ZERO));
         thread::scope(|scope| {
             let waits = scope.spawn(|| shared.wait_for_kills(ended));
             while !waits.is_finished() {
