@@ -1,5 +1,5 @@
 //! What a node pays for being watched: memory, and time of the processes that begin and end in its pods;
-//! and how soon the end of a container is known all the same.
+//! and how soon the end of a container is known all the same, of one alone and of many at once.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,6 +25,10 @@ use super::{ebpf, machine, say};
 const N_PODS: usize = 60;
 /// Containers that end as children of the agent, and as many after it has adopted them: enough for a p99.
 const N_ENDS: usize = 120;
+/// The same of containers that end at one instant.
+const N_BURST: usize = 200;
+/// Between two that do not.
+const APART: Duration = Duration::from_millis(50);
 const RESIDENT_BUDGET: u64 = 24 << 20;
 const END_BUDGET: Duration = Duration::from_millis(20);
 const SPAWN_BUDGET_PERCENT: f64 = 1.5;
@@ -50,7 +54,8 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     fleet.start()?;
     table.push(resident(&fleet, "that it has adopted")?);
     table.extend(ends(&mut fleet)?);
-    for n in 0..2 * N_ENDS {
+    table.extend(bursts(&mut fleet)?);
+    for n in 0..2 * (N_ENDS + N_BURST) {
         fleet.agent.remove_pod(&pod_name(n))?;
     }
     fleet.wait("none left", |it| it.pods.is_empty())?;
@@ -83,28 +88,53 @@ fn ends(fleet: &mut Fleet) -> Result<[Row; 4]> {
         fleet.put_idle(&pod_name(n), 1)?;
     }
     fleet.wait("all running", |it| n_running(it) == 2 * N_ENDS)?;
-    let of_children = kill_all(fleet, N_ENDS..2 * N_ENDS)?;
+    let of_children = kill_all(fleet, N_ENDS..2 * N_ENDS, APART)?;
     fleet.agent.stop()?;
     fleet.start()?;
-    let of_adopted = kill_all(fleet, 0..N_ENDS)?;
+    let of_adopted = kill_all(fleet, 0..N_ENDS, APART)?;
     // Before 6.15 the status of an adopted one comes out of the ring, since then from its descriptor.
-    let row = |what, (known, told)| {
-        let row = |until, samples, budget| {
-            let figure = format!("end of a container's first process, {what}, until {until}");
-            Row::durations(&figure, &Samples::new(samples), budget)
-        };
-        [
-            row("it is known", known, Some(END_BUDGET)),
-            row("its cgroup is gone and it is told", told, None),
-        ]
-    };
-    let [known, told] = row("a child", of_children);
-    let [known_adopted, told_adopted] = row("adopted", of_adopted);
+    let [known, told] = rows_of_ends("a child", of_children);
+    let [known_adopted, told_adopted] = rows_of_ends("adopted", of_adopted);
     Ok([known, told, known_adopted, told_adopted])
 }
 
-/// Kills the first processes of pods one by one: how long it was from each kill until the agent knew, and until its event.
-fn kill_all(fleet: &Fleet, pods: Range<usize>) -> Result<(Vec<Duration>, Vec<Duration>)> {
+/// The same of many that end at one instant.
+fn bursts(fleet: &mut Fleet) -> Result<[Row; 4]> {
+    say(&format!("quiet: {N_BURST} ends at once"));
+    let first = 2 * N_ENDS;
+    let (middle, end) = (first + N_BURST, first + 2 * N_BURST);
+    for n in first..end {
+        fleet.put_idle(&pod_name(n), 1)?;
+    }
+    fleet.wait("all running", |it| n_running(it) == 2 * N_BURST)?;
+    let of_children = kill_all(fleet, first..middle, Duration::ZERO)?;
+    fleet.agent.stop()?;
+    fleet.start()?;
+    let of_adopted = kill_all(fleet, middle..end, Duration::ZERO)?;
+    let [known, told] = rows_of_ends(&format!("{N_BURST} children at once"), of_children);
+    let [known_adopted, told_adopted] =
+        rows_of_ends(&format!("{N_BURST} adopted at once"), of_adopted);
+    Ok([known, told, known_adopted, told_adopted])
+}
+
+fn rows_of_ends(what: &str, (known, told): (Vec<Duration>, Vec<Duration>)) -> [Row; 2] {
+    let row = |until, samples, budget| {
+        let figure = format!("end of a container's first process, {what}, until {until}");
+        Row::durations(&figure, &Samples::new(samples), budget)
+    };
+    [
+        row("it is known", known, Some(END_BUDGET)),
+        row("its cgroup is gone and it is told", told, None),
+    ]
+}
+
+/// Kills the first processes of pods one by one, so far apart: how long it was from each kill until the agent knew, and
+/// until its event.
+fn kill_all(
+    fleet: &Fleet,
+    pods: Range<usize>,
+    apart: Duration,
+) -> Result<(Vec<Duration>, Vec<Duration>)> {
     let status = fleet.agent.status()?;
     let pids: BTreeMap<&str, u32> = status
         .pods
@@ -119,7 +149,7 @@ fn kill_all(fleet: &Fleet, pods: Range<usize>) -> Result<(Vec<Duration>, Vec<Dur
         let pid = *pids.get(name.as_str()).context("the pod runs")?;
         killed.insert(name, (machine::boottime()?, SystemTime::now()));
         kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(apart);
     }
     let told = until("all ends are told", || {
         let mut times = Vec::new();
