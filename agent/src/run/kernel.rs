@@ -52,7 +52,7 @@ use crate::sys::{Dir, Root, clock, syscall};
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
 /// Batches of each ring that are taken before anything else is done: more than any ring holds.
-const MAX_BATCHES: u32 = 64;
+const MAX_BATCHES: u32 = 128;
 /// Kills taken in one go: an agent that dies takes along those that it has not handed on.
 const KILLS: usize = 16;
 
@@ -634,7 +634,7 @@ impl Listener {
         let drained = self
             .streams
             .drain(stream, max, &mut |event| events.push(event));
-        let is_more = drained.n == max;
+        let is_more = drained.n + drained.malformed == max;
         if stream == Stream::Oom {
             let victims = events.iter().filter_map(|it| match it {
                 KernelEvent::Oom(kill) => Some(kill.victim.pid),
@@ -990,6 +990,21 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    /// Else the ends of victims are told before the last of them.
+    #[test]
+    fn all_kills_that_a_ring_holds_are_taken_in_one_go() {
+        const HEADER: usize = 8;
+        let ring = 1 << 20;
+        let n_kills = ring / (size_of::<ebpf_abi::OomRecord>() + HEADER);
+        let mut left = n_kills;
+        let is_all = drain_batches(|| {
+            let is_more = left >= KILLS;
+            left = left.saturating_sub(KILLS);
+            is_more
+        });
+        assert!(is_all, "{left} of {n_kills} left");
+    }
 
     #[test]
     fn kills_are_waited_for_where_somebody_listens() {
