@@ -29,7 +29,7 @@ use crate::model::status::KubeletStatus;
 const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
 /// eBPF counts as memory of a cgroup since, and no longer as locked.
 const BPF_IN_CGROUPS: KernelVersion = KernelVersion::new(5, 11);
-/// Bytes of the rings, 6.25 MiB, and of all the rest.
+/// Bytes of the rings, 2.6 MiB, of those of another build until they are read, and of all the rest.
 const BPF_LOCKED: u64 = 8 << 20;
 /// `cgroup.kill`.
 const CGROUP_KILL: KernelVersion = KernelVersion::new(5, 14);
@@ -981,7 +981,7 @@ fn btf(facts: &FactSheet) -> CheckItem {
     CheckItem::degraded(
         NAME,
         "no /sys/kernel/btf/vmlinux",
-        "no kernel events: programs with typed pointers need it",
+        "no kernel events: every program that tells of them needs it",
     )
     .with_remedy("use a kernel with CONFIG_DEBUG_INFO_BTF")
 }
@@ -997,7 +997,8 @@ fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
         return Some(CheckItem::ok(NAME, "the agent raises its limit"));
     }
     let found = format!("a limit of {} KiB", limit >> 10);
-    let so = format!("no eBPF program loads: on Linux {version} they count as locked memory");
+    let so =
+        format!("eBPF programs may be refused: on Linux {version} they count as locked memory");
     let remedy = "LimitMEMLOCK=infinity for a service; in a pod, which cannot set it, capabilities.add: [SYS_RESOURCE]";
     Some(CheckItem::degraded(NAME, found, so).with_remedy(remedy))
 }
@@ -1008,11 +1009,11 @@ fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
     let consequence = match (is_own, is_unified(facts)) {
         (true, true) => {
             "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
-             outside pods are not; nor is how containers end meanwhile"
+             outside pods are not; nor is how or when containers end meanwhile"
         }
         (true, false) => {
             "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
-             outside pods and in cgroups that containers make are not; nor is how containers end meanwhile"
+             outside pods and in cgroups that containers make are not; nor is how or when containers end meanwhile"
         }
         (false, true) if is_at_least(facts, GROUP_KILLS_COUNTED) => {
             "of the kills while no agent runs those are known, without their victims, whose pod is still there"

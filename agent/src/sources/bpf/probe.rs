@@ -377,7 +377,7 @@ pub(super) const REASON_WITHOUT_LIMITS: &str = "that it was the node is derived 
 
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit; that it was the node that \
                                 had no memory is known only where no cgroup of the task is full, and from the count of \
-                                tasks that had to free memory of it within a second before (allocstall of /proc/vmstat), \
+                                tasks that had to free memory of it within two seconds before (allocstall of /proc/vmstat), \
                                 and of kills while no agent ran not at all";
 
 pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows are looked for every minute in mode own, \
