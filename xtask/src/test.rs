@@ -346,7 +346,8 @@ fn choosing(pass_on: &[String]) -> impl Iterator<Item = &String> {
     pass_on.iter().filter(|it| !SHOW.contains(&it.as_str()))
 }
 
-fn chooses(pass_on: &[String]) -> bool {
+/// Whether they choose tests: one that is about the output does not.
+pub(crate) fn chooses(pass_on: &[String]) -> bool {
     choosing(pass_on).next().is_some()
 }
 

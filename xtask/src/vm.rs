@@ -21,7 +21,7 @@ use crate::test::again;
 use crate::test::host;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{ONE_AT_A_TIME, check_options, only, times};
+use crate::test::{ONE_AT_A_TIME, check_options, chooses, only, times};
 use crate::{python_grpc, setup};
 use guest::Cgroups;
 use kernels::{Kernel, Table};
@@ -132,14 +132,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             setup::toolchain()?;
             headline("build the programs of the guests");
             let programs = programs::build(&HostPrograms::wanted())?.host()?;
-            let about_numbers = ABOUT_NUMBERS.map(str::to_owned);
-            let pass_on = match arguments.full && arguments.pass_on.is_empty() {
-                true => about_numbers.as_slice(),
-                false => &arguments.pass_on,
-            };
+            let pass_on = of_size(arguments.full, &arguments.pass_on);
             Programs {
                 is_full: arguments.full,
-                ..Programs::of(programs, pass_on)
+                ..Programs::of(programs, &pass_on)
             }
         }
     };
@@ -148,6 +144,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         report.push(row.required());
     }
     Ok(report.close())
+}
+
+/// What is passed on to the host tests: those at full size are the ones about numbers, unless others are chosen.
+fn of_size(is_full: bool, pass_on: &[String]) -> Vec<String> {
+    let about_numbers = (is_full && !chooses(pass_on)).then_some(ABOUT_NUMBERS);
+    let about_numbers = about_numbers.into_iter().flatten().map(str::to_owned);
+    about_numbers.chain(pass_on.iter().cloned()).collect()
 }
 
 /// The arguments of the host tests in a guest, which has neither tmux nor Python: a screen and a plugin
@@ -257,4 +260,25 @@ fn cache() -> Result<PathBuf> {
     Ok(crate::workspace::cache()
         .context("find the VM cache")?
         .join("vm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_about_the_output_leaves_a_run_at_full_size_to_what_is_about_numbers() {
+        let size = |is_full, pass_on: &[&str]| {
+            let pass_on: Vec<_> = pass_on.iter().map(|it| (*it).to_owned()).collect();
+            of_size(is_full, &pass_on)
+        };
+        let shown = [&ABOUT_NUMBERS[..], &["--nocapture"]].concat();
+        assert_eq!(size(true, &["--nocapture"]), shown);
+        assert_eq!(size(true, &[]), ABOUT_NUMBERS);
+        assert_eq!(
+            size(true, &["--nocapture", "oom::"]),
+            ["--nocapture", "oom::"]
+        );
+        assert_eq!(size(false, &["--nocapture"]), ["--nocapture"]);
+    }
 }
