@@ -104,8 +104,8 @@ pub(super) fn begins(test: &str, with: &[&str]) -> bool {
     with.iter().any(|it| test.starts_with(it))
 }
 
-/// Most of these tests wait most of the time.
-const THREE_AT_A_TIME: &str = "--test-threads=3";
+/// Twice the cores of a small machine: most of these tests wait most of the time.
+const FOUR_AT_A_TIME: &str = "--test-threads=4";
 
 impl Part {
     fn has(self, test: &str) -> bool {
@@ -192,7 +192,7 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
         .partition(|it| part == Part::Host && !begins(it, ALONE));
     let parts: [(&str, Vec<String>); 3] = [
         (ONE_AT_A_TIME, first),
-        (THREE_AT_A_TIME, together),
+        (FOUR_AT_A_TIME, together),
         (ONE_AT_A_TIME, alone),
     ];
     let parts = parts.into_iter().filter(|(_, tests)| !tests.is_empty());
@@ -307,7 +307,7 @@ mod tests {
             parts(chosen.to_vec(), Part::Host, &[]),
             [
                 run(ONE_AT_A_TIME, &[first]),
-                run(THREE_AT_A_TIME, &others),
+                run(FOUR_AT_A_TIME, &others),
                 run(ONE_AT_A_TIME, &[alone]),
             ]
         );
