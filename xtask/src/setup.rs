@@ -7,15 +7,22 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
 
-use crate::progress::{self, headline, note};
+use crate::progress::{self, Deadline, Stdout, headline, note};
 use crate::{cadvisor, monitoring, python_grpc, vm, workspace};
 
 /// The newest that fits Rust 1.95.
 const DENY_VERSION: &str = "0.20.2";
+
+/// How long somebody else may use apt: a new machine may be installing its upgrades.
+const APT_PATIENCE: Duration = Duration::from_mins(10);
+
+const APT_POLL: Duration = Duration::from_secs(2);
 
 /// Get what the build needs: on Debian and Ubuntu as root, packages and bpf-linker
 #[derive(clap::Args)]
@@ -224,16 +231,46 @@ fn install_packages(packages: &[&str], elsewhere: &str) -> Result<()> {
         bail!("run as root: apt-get update && apt-get install --no-install-recommends {list}");
     }
     headline(format_args!("apt-get install {list}"));
-    progress::run("apt-get update", Command::new("apt-get").arg("update"))?;
+    update_package_lists()?;
     let mut install = Command::new("apt-get");
     install
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // A new machine may be installing its upgrades.
-        .args(["-o", "DPkg::Lock::Timeout=600"])
+        .arg("-o")
+        .arg(format!("DPkg::Lock::Timeout={}", APT_PATIENCE.as_secs()))
         .args(["install", "--yes", "--no-install-recommends"])
         .args(packages);
     progress::run("apt-get install", &mut install)?;
     Ok(())
+}
+
+/// The lock of the package lists is another one than dpkg's, and apt does not wait for it.
+fn update_package_lists() -> Result<()> {
+    let what = "apt-get update";
+    let began = Instant::now();
+    let mut has_waited = false;
+    loop {
+        let mut update = Command::new("sh");
+        update
+            .args(["-c", "exec apt-get update 2>&1"])
+            .env("LC_ALL", "C");
+        let finished = progress::watch(what, &mut update, Stdout::Keep, Deadline::default())?;
+        let is_done = finished.status.success();
+        if is_done || !is_locked(&finished.stdout) || began.elapsed() >= APT_PATIENCE {
+            eprint!("{}", finished.stdout);
+            ensure!(is_done, "{what}: {}", finished.status);
+            return Ok(());
+        }
+        if !has_waited {
+            note("waits for the package lists, which another apt has");
+            has_waited = true;
+        }
+        thread::sleep(APT_POLL);
+    }
+}
+
+/// Whether apt did nothing, because another one is at work.
+fn is_locked(output: &str) -> bool {
+    output.contains("Could not get lock")
 }
 
 /// Builds bpf-linker into the cache: about a minute.
@@ -286,4 +323,30 @@ fn cargo_install(package: &str, version: &str, root: &Path) -> Result<Command> {
         // Results of other tools do not belong among those of the project.
         .env_remove("CARGO_TARGET_DIR");
     Ok(cargo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_apt_that_another_one_holds_up_is_told_from_one_that_fails() {
+        for (output, expected) in [
+            (
+                "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)\n",
+                true,
+            ),
+            (
+                "E: Could not get lock /var/lib/apt/lists/lock - open (11: Resource temporarily unavailable)\n",
+                true,
+            ),
+            (
+                "E: The repository 'http://a bookworm Release' is not signed.\n",
+                false,
+            ),
+            ("", false),
+        ] {
+            assert_eq!(is_locked(output), expected, "{output}");
+        }
+    }
 }
