@@ -23,7 +23,7 @@ use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
 use crate::run::own::told::Unmeasured;
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
-use crate::sources::disk_use::{DiskUses, Failing, Stepped, Tree};
+use crate::sources::disk_use::{DiskUses, Stepped, Tree};
 use crate::sources::stats::file_system;
 use crate::sys::{Root, chain, clock};
 
@@ -72,8 +72,17 @@ struct All {
     pods: BTreeMap<PodUid, PodDisk>,
     /// Since when (boottime) all of it was measured; `None`: some of it never was.
     oldest: Option<Duration>,
-    /// What has failed to be measured for the longest.
-    failing: Option<(String, Failing)>,
+    failing: Option<Fault>,
+}
+
+/// What has failed to be measured for the longest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fault {
+    what: String,
+    /// As the last look was answered.
+    why: String,
+    /// When (boottime) the first one was that failed.
+    since: Duration,
 }
 
 /// Hands out what was measured last; the thread ends when this is dropped.
@@ -126,11 +135,11 @@ impl DiskKeeper {
             return Some(Unmeasured { lasted, fault });
         }
         let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
-        let (what, failing) = measured.failing.as_ref()?;
+        let failing = measured.failing.as_ref()?;
         let lasted = clock::boottime().saturating_sub(failing.since);
         (lasted >= HUNG).then(|| Unmeasured {
             lasted,
-            fault: Some((what.clone(), failing.why.clone())),
+            fault: Some((failing.what.clone(), failing.why.clone())),
         })
     }
 
@@ -202,7 +211,7 @@ struct Measuring {
     /// The pods are others than those that were handed out.
     is_new: bool,
     /// As it was handed out.
-    failing: Option<(String, Failing)>,
+    failing: Option<Fault>,
 }
 
 impl Measuring {
@@ -255,7 +264,11 @@ impl Measuring {
         let looks = looks.map(|(uid, it)| (format!("open files of pod {uid}"), it));
         let failing = walks.into_iter().chain(looks);
         let failing = failing.min_by_key(|(_, it)| it.since);
-        let failing = failing.map(|(what, it)| (what, it.clone()));
+        let failing = failing.map(|(what, it)| Fault {
+            what,
+            why: it.why.clone(),
+            since: it.since,
+        });
         let is_new = std::mem::take(&mut self.is_new)
             || stepped.n_measured > 0
             || is_settled

@@ -44,7 +44,7 @@ fn a_look_that_fails_leaves_what_the_one_before_found() {
     let mut look = |now| {
         let all = measuring.step(at(now)).unwrap();
         let mib = all.pods[&uid].volumes["shared"].bytes.unwrap() >> 20;
-        (mib, all.failing.map(|(what, it)| (what, it.since)))
+        (mib, all.failing.map(|it| (it.what, it.since)))
     };
     let mut file = File::create(volume.join("file")).unwrap();
     file.write_all(&vec![1; 4 << 20]).unwrap();
@@ -58,6 +58,17 @@ fn a_look_that_fails_leaves_what_the_one_before_found() {
     assert_eq!(look(1200), (4, failing));
     is_failing.store(false, Ordering::Relaxed);
     assert_eq!(look(1300), (0, None));
+}
+
+#[test]
+fn a_look_that_fails_as_the_one_before_hands_out_nothing() {
+    let dir = Scratch::new("open");
+    let processes = |_: &Candidate| Err("nobody can say".to_owned());
+    let (mut measuring, ..) = measuring(dir.directory(), Box::new(processes));
+    let at = Duration::from_secs;
+    let first = measuring.step(at(1000)).unwrap();
+    assert!(first.failing.is_some(), "{first:?}");
+    assert_eq!(measuring.step(at(1001)), None);
 }
 
 /// Of a pod with these processes, whose directories are in `state`; its UID, and its volume `shared`.
