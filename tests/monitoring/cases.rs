@@ -109,24 +109,28 @@ fn tests(alert: &Rule, cases: &Cases) -> Vec<Value> {
 }
 
 /// The recorded rules that the alert names: others would be evaluated in vain at each step of each test.
-fn recorded_for(alert: &Rule) -> Result<Rules> {
-    let mut recorded = rules::rules(rules::RECORDED)?;
+fn recorded_for(alert: &Rule, mut recorded: Rules) -> Rules {
     let is_named = |it: &Rule| it.record.as_ref().is_some_and(|it| alert.expr.contains(it));
     for group in &mut recorded.groups {
         group.rules.retain(is_named);
     }
     recorded.groups.retain(|it| !it.rules.is_empty());
-    Ok(recorded)
+    recorded
 }
 
 /// What fails of the tests with this alert beside the recorded rules; nothing: `None`.
-fn failure(scratch: &Scratch, alert: &Rule, tests: &[Value]) -> Result<Option<String>> {
+fn failure(
+    scratch: &Scratch,
+    recorded: &Rules,
+    alert: &Rule,
+    tests: &[Value],
+) -> Result<Option<String>> {
     let name = "alone".to_owned();
     let rules = vec![alert.clone()];
     let groups = vec![Group { name, rules }];
     let text = serde_json::to_string(&Rules { groups })?;
     let alerts = scratch.write("alert.yaml", text)?;
-    let text = serde_json::to_string(&recorded_for(alert)?)?;
+    let text = serde_json::to_string(&recorded_for(alert, recorded.clone()))?;
     let recorded = scratch.write("recorded.yaml", text)?;
     let file = json!({
         "rule_files": [recorded, alerts],
@@ -167,6 +171,7 @@ fn prometheus_takes_the_rules() -> Result<()> {
 #[cfg_attr(feature = "monitoring", test)]
 fn every_alert_fires_stays_quiet_and_needs_its_data() -> Result<()> {
     let cases = cases()?;
+    let recorded = rules::rules(rules::RECORDED)?;
     let scratch = Scratch::new("cases")?;
     let mut names = BTreeSet::new();
     let mut failures = Vec::new();
@@ -182,7 +187,7 @@ fn every_alert_fires_stays_quiet_and_needs_its_data() -> Result<()> {
             needs_data != ON_ABSENCE.contains(&name),
             "{name}: a case without data"
         );
-        failures.extend(failure(&scratch, &alert, &tests(&alert, cases))?);
+        failures.extend(failure(&scratch, &recorded, &alert, &tests(&alert, cases))?);
         names.insert(name.to_owned());
     }
     let unknown: Vec<_> = cases.keys().filter(|it| !names.contains(*it)).collect();
@@ -293,6 +298,7 @@ fn thresholds(expr: &str) -> Vec<(usize, usize)> {
 #[cfg_attr(feature = "monitoring", test)]
 fn another_threshold_breaks_a_case() -> Result<()> {
     let cases = cases()?;
+    let recorded = rules::rules(rules::RECORDED)?;
     let scratch = Scratch::new("mutants")?;
     let mut survivors = Vec::new();
     let mut n_mutants = 0;
@@ -300,7 +306,7 @@ fn another_threshold_breaks_a_case() -> Result<()> {
         let cases = cases.get(alert.name()).context("an alert without cases")?;
         let tests = tests(&alert, cases);
         for (what, mutant) in mutants(&alert) {
-            if failure(&scratch, &mutant, &tests)?.is_none() {
+            if failure(&scratch, &recorded, &mutant, &tests)?.is_none() {
                 survivors.push(what);
             }
             n_mutants += 1;
