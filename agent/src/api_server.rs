@@ -48,6 +48,26 @@ use crate::model::record::PodRef;
 /// To connect, which may take 20 s (`connect::transport`), and to answer a question, take an Event or begin a watch.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How long the API server, or the kubelet in its place, is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// To connect and to answer; a list of all pods has longer.
+    pub answer: Duration,
+    /// The longest pause after the first failure, and after many in a row.
+    pub first_pause: Duration,
+    pub last_pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            answer: ANSWER,
+            first_pause: back_off::FIRST,
+            last_pause: back_off::LAST,
+        }
+    }
+}
+
 /// HTTP status codes of what an API server refuses.
 mod code {
     pub(super) const BAD_REQUEST: u16 = 400;
@@ -163,6 +183,16 @@ impl ApiServer {
         kubelet: FindKubelet,
         sink: impl Fn(Told) + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        Self::start_with(settings, Patience::default(), kubelet, sink)
+    }
+
+    /// As [`start`](Self::start), for who waits less.
+    pub fn start_with(
+        settings: Settings,
+        patience: Patience,
+        kubelet: FindKubelet,
+        sink: impl Fn(Told) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let runtime = runtime()?;
         let connector = Arc::new(Connector::new(&settings)?);
         let stop = Arc::<Notify>::default();
@@ -174,6 +204,7 @@ impl ApiServer {
             Arc::clone(&connector),
             Arc::clone(&sink),
             to_write,
+            patience,
         );
         let (pod_asker, settings_asker) = (KubeletAsker::default(), KubeletAsker::default());
         let settings_reader = SettingsReader {
@@ -182,11 +213,14 @@ impl ApiServer {
             wanted: Arc::clone(&settings_asker.0),
         };
         let source = match settings.pods_from {
-            PodsFrom::ApiServer => Source::ApiServer(Follower::new(settings.node, connector, sink)),
+            PodsFrom::ApiServer => {
+                Source::ApiServer(Follower::new(settings.node, connector, sink, patience))
+            }
             PodsFrom::Kubelet => {
                 let connector = connector.to_kubelet(&settings.node, kubelet);
                 let wanted = Arc::clone(&pod_asker.0);
-                Source::Kubelet(Poller::new(&settings.node, connector, sink, wanted))
+                let node = &settings.node;
+                Source::Kubelet(Poller::new(node, connector, sink, wanted, patience))
             }
         };
         let thread = thread::Builder::new()

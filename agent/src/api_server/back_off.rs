@@ -2,32 +2,37 @@
 
 use std::time::Duration;
 
+use super::Patience;
 use crate::sys::clock;
 
 /// The longest wait, at first and at last. All agents of a cluster miss its API server at one moment, and it may tell
 /// all of them to wait for as long, so each waits for a random part of it besides.
-const FIRST: Duration = Duration::from_millis(800);
-const LAST: Duration = Duration::from_secs(30);
+pub(super) const FIRST: Duration = Duration::from_millis(800);
+pub(super) const LAST: Duration = Duration::from_secs(30);
 
 /// Twice as long each time.
 pub(super) struct BackOff {
+    patience: Patience,
     longest: Duration,
 }
 
 impl BackOff {
-    pub(super) fn new() -> Self {
-        Self { longest: FIRST }
+    pub(super) fn new(patience: Patience) -> Self {
+        Self {
+            patience,
+            longest: patience.first_pause,
+        }
     }
 
     /// What was tried went well.
     pub(super) fn reset(&mut self) {
-        self.longest = FIRST;
+        self.longest = self.patience.first_pause;
     }
 
     /// `least`: what was asked for.
     pub(super) async fn wait(&mut self, least: Duration) {
         tokio::time::sleep(least + clock::random_part(self.longest)).await;
-        self.longest = (self.longest * 2).min(LAST);
+        self.longest = (self.longest * 2).min(self.patience.last_pause);
     }
 }
 
@@ -44,9 +49,16 @@ mod tests {
         began.elapsed()
     }
 
+    fn at_its_longest() -> BackOff {
+        BackOff {
+            patience: Patience::default(),
+            longest: LAST,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_to_the_longest_and_begin_anew_after_a_reset() {
-        let mut back_off = BackOff::new();
+        let mut back_off = BackOff::new(Patience::default());
         for _ in 0..2 {
             for longest in [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
                 let longest = Duration::from_millis(longest);
@@ -60,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_have_any_length_up_to_the_longest() {
-        let mut back_off = BackOff { longest: LAST };
+        let mut back_off = at_its_longest();
         let mut pauses = Vec::new();
         for _ in 0..1000 {
             pauses.push(pause(&mut back_off, Duration::ZERO).await);
@@ -74,7 +86,7 @@ mod tests {
     /// One API server says the same to all agents.
     #[tokio::test(start_paused = true)]
     async fn no_pause_is_shorter_than_was_asked_for_nor_are_all_as_long() {
-        let mut back_off = BackOff { longest: LAST };
+        let mut back_off = at_its_longest();
         let least = LAST * 2;
         let mut pauses = Vec::new();
         for _ in 0..1000 {

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use super::ask::{self, ApiError, Question, asked};
 use super::back_off::BackOff;
 use super::connect::{Connection, Connector, Transport};
-use super::{ANSWER, Sink, Told, code};
+use super::{Patience, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
 use crate::model::kube_event::{DETAILS, MAX_MESSAGE, Outcome, Regarding, Write, WriteKind};
@@ -84,6 +84,8 @@ pub(super) struct Writer {
     sink: Sink,
     writes: mpsc::Receiver<Write>,
     connection: Option<Connection>,
+    /// For an answer.
+    patience: Duration,
     back_off: BackOff,
     /// An Event was taken since there was no answer to one.
     has_written: bool,
@@ -99,6 +101,7 @@ impl Writer {
         connector: Arc<Connector>,
         sink: Sink,
         writes: mpsc::Receiver<Write>,
+        patience: Patience,
     ) -> Self {
         Self {
             node,
@@ -106,7 +109,8 @@ impl Writer {
             sink,
             writes,
             connection: None,
-            back_off: BackOff::new(),
+            patience: patience.answer,
+            back_off: BackOff::new(patience),
             has_written: false,
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
@@ -317,7 +321,7 @@ impl Writer {
     ) -> Result<Event, ApiError> {
         let what = (verb, ApiResource::Events);
         let asking = ask::object(to, question, LARGEST_EVENT);
-        asked(&self.sink, what, ANSWER, asking).await
+        asked(&self.sink, what, self.patience, asking).await
     }
 }
 
@@ -600,7 +604,7 @@ mod tests {
             let became = became(&error(code, reason, cause));
             assert_eq!(became, right, "{code} {reason:?} {cause:?}");
         }
-        assert_eq!(became(&ApiError::Late(ANSWER)), "busy");
+        assert_eq!(became(&ApiError::Late(Patience::default().answer)), "busy");
         for lost in [
             ApiError::Unreached(String::new()),
             ApiError::Unreadable(String::new()),

@@ -19,7 +19,7 @@ use super::back_off::BackOff;
 use super::connect::{Connection, Connector, Transport};
 use super::pods::{LARGEST_LIST, PodList};
 use super::standing::{Failure, Standing};
-use super::{ANSWER, Settings, Sink, Told, code, meaning};
+use super::{ANSWER, Patience, Settings, Sink, Told, code, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_server::{ApiResource, ApiVerb, PodsFrom, ToldSettings};
 use crate::model::check::ApiServerFacts;
@@ -46,18 +46,27 @@ pub(super) struct Poller {
     connector: Connector,
     sink: Sink,
     standing: Standing,
+    /// For an answer.
+    patience: Duration,
     back_off: BackOff,
     /// Somebody waits for pods that are new.
     wanted: Arc<Notify>,
 }
 
 impl Poller {
-    pub(super) fn new(node: &str, connector: Connector, sink: Sink, wanted: Arc<Notify>) -> Self {
+    pub(super) fn new(
+        node: &str,
+        connector: Connector,
+        sink: Sink,
+        wanted: Arc<Notify>,
+        patience: Patience,
+    ) -> Self {
         Self {
             connector,
             standing: Standing::new(PodsFrom::Kubelet, node, Arc::clone(&sink)),
             sink,
-            back_off: BackOff::new(),
+            patience: patience.answer,
+            back_off: BackOff::new(patience),
             wanted,
         }
     }
@@ -81,7 +90,7 @@ impl Poller {
                 Err(error) => return Failure::new(chain(&error)),
             };
             self.standing.set_server(&connection.server);
-            match seen(&connection.transport, &self.sink).await {
+            match seen(&connection.transport, &self.sink, self.patience).await {
                 Ok(all) => (self.sink)(Told::Seen(all)),
                 // What the program of `exec` gave is kept, whatever it is: see `failure`.
                 Err(failure) => return failure,
@@ -154,9 +163,13 @@ fn failure(what: (ApiVerb, ApiResource), error: &ApiError) -> Failure {
     }
 }
 
-async fn seen(transport: &Transport, sink: &Sink) -> Result<Vec<Arc<ApiPod>>, Failure> {
+async fn seen(
+    transport: &Transport,
+    sink: &Sink,
+    patience: Duration,
+) -> Result<Vec<Arc<ApiPod>>, Failure> {
     let asking = ask::object::<PodList>(transport, get(PODS), LARGEST_LIST);
-    let answer = asked(sink, GET_PODS, ANSWER, asking).await;
+    let answer = asked(sink, GET_PODS, patience, asking).await;
     let list = answer.map_err(|it| failure(GET_PODS, &it))?;
     let all = list.items.iter().flatten();
     let all = all.filter_map(|it| meaning::of_pod(it, PodsFrom::Kubelet));
@@ -178,7 +191,7 @@ pub(super) async fn probe(settings: &Settings, connector: &Connector) -> ApiServ
     let unheard: Sink = Arc::new(|_| {});
     match connector.connect().await {
         Ok(connection) => {
-            match seen(&connection.transport, &unheard).await {
+            match seen(&connection.transport, &unheard, ANSWER).await {
                 Ok(all) => facts.n_pods = all.len(),
                 Err(failure) => facts.fault = Some(failure.why),
             }

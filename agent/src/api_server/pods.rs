@@ -25,7 +25,7 @@ use super::ask::{self, ApiError, Events, asked};
 use super::back_off::BackOff;
 use super::connect::{Connection, Connector, Transport};
 use super::standing::{Failure, Standing};
-use super::{ANSWER, Settings, Sink, Told, code, meaning};
+use super::{ANSWER, Patience, Settings, Sink, Told, code, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
 use crate::model::api_server::{ApiResource, ApiVerb, PodsFrom};
@@ -127,6 +127,8 @@ pub(super) struct Follower {
     is_quiet: bool,
     /// The API server answered 410 to a version that it had told, and no event has come since.
     is_expired: bool,
+    /// For the begin of a watch.
+    patience: Duration,
     back_off: BackOff,
     /// When the watch began; `None`: it has not.
     began: Option<Duration>,
@@ -156,7 +158,12 @@ enum Left {
 }
 
 impl Follower {
-    pub(super) fn new(node: String, connector: Arc<Connector>, sink: Sink) -> Self {
+    pub(super) fn new(
+        node: String,
+        connector: Arc<Connector>,
+        sink: Sink,
+        patience: Patience,
+    ) -> Self {
         Self {
             standing: Standing::new(PodsFrom::ApiServer, &node, Arc::clone(&sink)),
             node,
@@ -168,7 +175,8 @@ impl Follower {
             streams_lists: true,
             is_quiet: false,
             is_expired: false,
-            back_off: BackOff::new(),
+            patience: patience.answer,
+            back_off: BackOff::new(patience),
             began: None,
             n_cuts: 0,
         }
@@ -435,7 +443,7 @@ impl Follower {
         };
         let question = Request::new(PODS).watch(&parameters, version);
         let watching = ask::events(transport, question);
-        let started = asked(&self.sink, WATCH, ANSWER, watching).await;
+        let started = asked(&self.sink, WATCH, self.patience, watching).await;
         let lasts = Duration::from_secs(u64::from(seconds));
         Ok(Watch {
             events: started.map_err(|it| Failure::of(WATCH, &it))?,

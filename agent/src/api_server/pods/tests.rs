@@ -171,7 +171,7 @@ async fn follower(server: &Server, scratch: &Scratch) -> (Follower, Connection, 
     let sink: Sink = Arc::new(move |told| {
         tell.send(told).ok();
     });
-    let follower = Follower::new(settings.node, connector, sink);
+    let follower = Follower::new(settings.node, connector, sink, Patience::default());
     (follower, connection, Heard(told))
 }
 
