@@ -7,10 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use std::{fs, io, thread};
 
 use anyhow::{Context, Result, ensure};
-use ballast::api_server::{ApiServer, FindKubelet, KubeletServer, Settings, Told, fault, probe};
+use ballast::api_server::{
+    ApiServer, FindKubelet, KubeletServer, Patience, Settings, Told, fault, probe,
+};
 use ballast::model::api_server::{ApiServerStatus, PodsFrom};
 use ballast::model::check::Voucher;
 use ballast::model::kube_event::{Outcome, WriteKind};
@@ -76,17 +79,28 @@ impl Scratch {
     }
 
     fn watch(&self) -> Result<Watching> {
-        self.ask(
-            self.settings(),
-            Arc::new(|| Err("there is none".to_owned())),
-        )
+        self.watch_with(Patience::default())
+    }
+
+    fn watch_with(&self, patience: Patience) -> Result<Watching> {
+        let kubelet: FindKubelet = Arc::new(|| Err("there is none".to_owned()));
+        self.ask_with(self.settings(), patience, kubelet)
     }
 
     fn ask(&self, settings: Settings, kubelet: FindKubelet) -> Result<Watching> {
+        self.ask_with(settings, Patience::default(), kubelet)
+    }
+
+    fn ask_with(
+        &self,
+        settings: Settings,
+        patience: Patience,
+        kubelet: FindKubelet,
+    ) -> Result<Watching> {
         let (sender, told) = mpsc::channel();
         let sink = move |told| sender.send(told).unwrap_or_default();
         Ok(Watching {
-            server: ApiServer::start(settings, kubelet, sink)?,
+            server: ApiServer::start_with(settings, patience, kubelet, sink)?,
             told,
             states: Vec::new(),
             n_outcomes: 0,
@@ -717,7 +731,10 @@ fn a_program_is_run_once_for_all_connections() -> Result<()> {
     let count = scratch.path("runs");
     scratch.write(secured.cluster(), program(&counted(&count, "")))?;
     server.behave(Manner::Forbids);
-    let mut watching = scratch.watch()?;
+    let mut watching = scratch.watch_with(Patience {
+        last_pause: Duration::from_secs(1),
+        ..Patience::default()
+    })?;
     until("it was refused", || {
         let n = server.questions().len();
         ensure!(n >= 4, "{n}");
