@@ -26,9 +26,9 @@ use clap::Subcommand;
 use crate::build;
 use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
-use crate::workspace;
-pub(crate) use processes::in_namespace;
+use crate::{interrupt, workspace};
 use processes::{POLL, recorded};
+pub(crate) use processes::{end_with_children, in_namespace};
 use programs::{Kubernetes, Programs};
 pub(crate) use programs::{cannot_run, sources};
 pub(crate) use settings::{NAME, NODE};
@@ -217,6 +217,7 @@ impl Cluster {
             let why = match (process.is_running(), Instant::now() < deadline) {
                 (true, true) => {
                     thread::sleep(POLL);
+                    interrupt::check()?;
                     continue;
                 }
                 (true, false) => format!("{what}: not after {} s", PATIENCE.as_secs()),

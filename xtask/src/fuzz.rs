@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use crate::progress::{self, headline, note};
 use crate::test::programs::{self, Wanted};
 use crate::test::report::Outcome;
-use crate::{setup, workspace};
+use crate::{interrupt, setup, workspace};
 
 /// The program that writes what fuzzing starts from.
 pub(crate) const SEEDS: &str = "fuzz-seeds";
@@ -224,7 +224,8 @@ fn run_target(
     fs::create_dir_all(&corpus).with_context(|| format!("create {}", corpus.display()))?;
     let log = directory.logs.join(format!("{name}.log"));
     let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-    let status = Command::new(&program)
+    interrupt::check()?;
+    let mut fuzzer = Command::new(&program)
         // The first is added to.
         .args([&corpus, &directory.seeds.join(&name)])
         .arg(format!("-max_total_time={seconds}"))
@@ -240,8 +241,9 @@ fn run_target(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(output)
-        .status()
+        .spawn()
         .with_context(|| format!("start {}", program.display()))?;
+    let status = progress::wait(&name, &mut fuzzer)?;
     let text = fs::read(&log).with_context(|| format!("read {}", log.display()))?;
     let text = String::from_utf8_lossy(&text);
     if !status.success() {

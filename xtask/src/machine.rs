@@ -3,13 +3,17 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::note;
-use crate::workspace;
+use crate::{interrupt, workspace};
 
 const LOCK: &str = "/run/ballast-machine.lock";
+
+const POLL: Duration = Duration::from_millis(50);
 
 /// It is had until this is dropped, or the program ends.
 pub(crate) struct Machine {
@@ -27,20 +31,25 @@ impl Machine {
     }
 
     fn take_by(path: &str, what: &str) -> Result<Self> {
+        interrupt::check()?;
         let mut options = OpenOptions::new();
         let mut lock = options.read(true).write(true).create(true).open(path)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        let mut has_waited = false;
+        while let Err(error) = lock.try_lock() {
+            if let TryLockError::Error(error) = error {
+                return Err(error.into());
+            }
+            if !has_waited {
                 let mut holder = String::new();
                 lock.read_to_string(&mut holder)?;
                 note(format_args!(
                     "waits for the machine, which {} has",
                     holder.trim()
                 ));
-                lock.lock()?;
+                has_waited = true;
             }
-            Err(TryLockError::Error(error)) => return Err(error.into()),
+            thread::sleep(POLL);
+            interrupt::check()?;
         }
         lock.set_len(0)?;
         lock.rewind()?;
@@ -52,8 +61,6 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
 
     use super::*;
 

@@ -15,6 +15,7 @@ mod dashboards;
 mod debian;
 mod demo;
 mod fuzz;
+mod interrupt;
 mod machine;
 mod monitoring;
 mod progress;
@@ -74,6 +75,9 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<ExitCode> {
+    if ends_in_order(&verb) {
+        interrupt::listen()?;
+    }
     match verb {
         Verb::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Build(arguments) => build::run(&arguments).map(|()| ExitCode::SUCCESS),
@@ -90,6 +94,14 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),
     }
+}
+
+/// Whether it takes long, and whatever it waits for ends when a signal asks for it.
+fn ends_in_order(verb: &Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Test(_) | Verb::Vm(_) | Verb::Fuzz(_) | Verb::Bench(_) | Verb::Ci(_)
+    )
 }
 
 #[cfg(test)]

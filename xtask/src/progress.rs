@@ -5,12 +5,14 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::{cluster, interrupt};
 
 /// After this long without output a line says what is running. Short enough that nobody takes the
 /// task for hung.
@@ -134,8 +136,43 @@ pub(crate) fn quiet(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Waits for a child that shows nothing.
+pub(crate) fn wait(what: &str, child: &mut Child) -> Result<ExitStatus> {
+    loop {
+        if let Some(status) = child
+            .try_wait()
+            .with_context(|| format!("wait for {what}"))?
+        {
+            return Ok(status);
+        }
+        if interrupt::has_come() {
+            return end(what, child);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Ends a child and who was started by it, and fails.
+fn end<T>(what: &str, child: &mut Child) -> Result<T> {
+    cluster::end_with_children(child.id()).with_context(|| format!("end {what}"))?;
+    child.wait().with_context(|| format!("wait for {what}"))?;
+    bail!("{what}: ended by a signal")
+}
+
 /// Runs `command` to its end or to the deadline, showing its output and signs of life.
 pub(crate) fn watch(
+    what: &str,
+    command: &mut Command,
+    stdout: Stdout,
+    deadline: Deadline,
+) -> Result<Finished> {
+    interrupt::check()?;
+    watch_until(interrupt::has_come, what, command, stdout, deadline)
+}
+
+/// As [`watch`]; `is_over`: this program is to end.
+fn watch_until(
+    is_over: impl Fn() -> bool,
     what: &str,
     command: &mut Command,
     stdout: Stdout,
@@ -183,6 +220,8 @@ pub(crate) fn watch(
             .with_context(|| format!("wait for {}", Shown(command)))?
         {
             ended = Some((status, Instant::now()));
+        } else if is_over() {
+            return end(what, &mut child);
         } else if deadline.is_over(started.elapsed(), !kept.is_empty()) {
             timed_out = true;
             child
@@ -264,6 +303,18 @@ mod tests {
         let mut command = Command::new("sleep");
         let finished = watch("sleep", command.arg("60"), Stdout::Keep, deadline).expect("starts");
         assert!(finished.timed_out && !finished.status.success());
+    }
+
+    #[test]
+    fn a_child_does_not_outlive_this_program() {
+        let started = Instant::now();
+        let is_over = || started.elapsed() >= Duration::from_millis(100);
+        let (mut command, deadline) = (Command::new("sleep"), Deadline::default());
+        let command = command.arg("60");
+        let error = watch_until(is_over, "sleep", command, Stdout::Keep, deadline).err();
+        let error = error.map(|it| it.to_string());
+        assert_eq!(error.as_deref(), Some("sleep: ended by a signal"));
+        assert!(started.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

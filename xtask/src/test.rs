@@ -25,7 +25,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::machine::Machine;
 use crate::progress::{self, Deadline, Stdout, headline};
-use crate::{cluster, cri, fuzz, monitoring, reference, setup, tidy, vm, workspace};
+use crate::{cluster, cri, fuzz, interrupt, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
 use host::Part;
 use programs::{Artifact, HostPrograms, Programs, Wanted};
@@ -291,6 +291,9 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
     let left_out = runner.prepare(lanes, &mut report);
     let busy = busy::Loops::start(arguments.busy);
     for n in 1..=arguments.times {
+        if n > 1 && interrupt::has_come() {
+            break;
+        }
         if arguments.times > 1 {
             headline(format_args!("run {n} of {}", arguments.times));
         }

@@ -1,7 +1,7 @@
 //! The processes of the cluster and the network namespace that they are in.
 //!
 //! Invariant: a process is ended only when it was started here, or by one that was: it is recorded with its
-//! start time, lives in the network namespace, or is in a cgroup below the node's root.
+//! start time, lives in the network namespace, is in a cgroup below the node's root, or has one that was as its parent.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -30,8 +30,11 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started) = state_and_start(&stat)?;
-        (state != 'Z').then_some(Self { pid, started })
+        let stat = Stat::parse(&stat)?;
+        (stat.state != 'Z').then_some(Self {
+            pid,
+            started: stat.started,
+        })
     }
 
     pub(super) fn is_running(self) -> bool {
@@ -67,11 +70,24 @@ fn strings(bytes: &[u8]) -> impl Iterator<Item = &OsStr> {
     strings.map(|it| OsStr::from_bytes(it.strip_suffix(&[0]).unwrap_or(it)))
 }
 
-/// The command in the second field may hold anything, parentheses too.
-fn state_and_start(stat: &str) -> Option<(char, u64)> {
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+/// Of `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    parent: u32,
+    started: u64,
+}
+
+impl Stat {
+    /// The command in the second field may hold anything, parentheses too.
+    fn parse(stat: &str) -> Option<Self> {
+        let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+        Some(Self {
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            started: fields.nth(17)?.parse().ok()?,
+        })
+    }
 }
 
 pub(super) fn namespace() -> PathBuf {
@@ -162,12 +178,42 @@ pub(super) fn in_the_namespace() -> Result<Vec<Process>> {
         .collect())
 }
 
+/// Ends a process and those that it has started, and they: it comes first, so that it starts no others.
+pub(crate) fn end_with_children(pid: u32) -> Result<()> {
+    // What measures gives the machine back as it was.
+    end_within(Duration::from_secs(20), &tree(pid)?)
+}
+
+fn tree(pid: u32) -> Result<Vec<Process>> {
+    let mut others = Vec::new();
+    for entry in fs::read_dir("/proc").context("list /proc")? {
+        let name = entry.context("list /proc")?.file_name();
+        let Some(pid) = name.to_str().and_then(|it| it.parse::<u32>().ok()) else {
+            continue;
+        };
+        // One that has ended is nobody's.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        others.extend(Stat::parse(&stat).map(|it| (pid, it.parent)));
+    }
+    let mut pids = vec![pid];
+    let mut n_asked = 0;
+    while let Some(parent) = pids.get(n_asked).copied() {
+        let (children, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|it| it.1 == parent);
+        pids.extend(children.into_iter().map(|it| it.0));
+        others = rest;
+        n_asked += 1;
+    }
+    Ok(pids.into_iter().filter_map(Process::of).collect())
+}
+
 /// Ends them, at first in an orderly way.
 pub(super) fn end(processes: &[Process]) -> Result<()> {
-    for (signal, patience) in [
-        ("TERM", Duration::from_secs(5)),
-        ("KILL", Duration::from_secs(10)),
-    ] {
+    end_within(Duration::from_secs(5), processes)
+}
+
+/// As [`end`]; `orderly`: for the orderly way.
+fn end_within(orderly: Duration, processes: &[Process]) -> Result<()> {
+    for (signal, patience) in [("TERM", orderly), ("KILL", Duration::from_secs(10))] {
         let running: Vec<_> = processes.iter().filter(|it| it.is_running()).collect();
         if running.is_empty() {
             return Ok(());
@@ -204,8 +250,13 @@ mod tests {
     #[test]
     fn a_command_may_look_like_the_rest_of_the_line() {
         let stat = "42 (a) S 1 (b) R 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 100 200";
-        assert_eq!(state_and_start(stat), Some(('R', 9876)));
-        assert_eq!(state_and_start("42 (a"), None);
+        let right = Stat {
+            state: 'R',
+            parent: 1,
+            started: 9876,
+        };
+        assert_eq!(Stat::parse(stat), Some(right));
+        assert_eq!(Stat::parse("42 (a"), None);
     }
 
     #[test]
@@ -223,5 +274,24 @@ mod tests {
             ..this
         };
         assert!(!other.is_running());
+    }
+
+    #[test]
+    fn who_was_started_by_one_that_is_ended_ends_too() {
+        let mut command = Command::new("sh");
+        let mut child = command
+            .args(["-c", "sleep 60 & sleep 60 & wait"])
+            .spawn()
+            .expect("it starts");
+        let all = || tree(child.id()).expect("the kernel lists processes");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while all().len() < 3 && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        let all = all();
+        assert_eq!(all.len(), 3, "{all:?}");
+        end_with_children(child.id()).expect("they end");
+        assert!(!all.iter().any(|it| it.is_running()), "{all:?}");
+        child.wait().expect("it was started");
     }
 }

@@ -8,8 +8,8 @@ use super::again::{self, Ran};
 use super::programs::HostPrograms;
 use super::report::{self, Outcome};
 use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, exactly, list, run_to_end, times};
-use crate::progress::note;
-use crate::{cadvisor, python_grpc, workspace};
+use crate::progress::{self, note};
+use crate::{cadvisor, interrupt, python_grpc, workspace};
 
 /// Which of the tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,8 +146,7 @@ pub(super) fn run(
         }
     };
     let parts = parts(chosen, part, pass_on);
-    let mut output = String::new();
-    let mut outcome = again::run(&parts, |arguments| {
+    let command = |arguments: &[String]| {
         let mut command = times::command(&programs.tests);
         command
             .current_dir(workspace::root().join("tests"))
@@ -163,13 +162,22 @@ pub(super) fn run(
             // The tests that need it fail, where there are any.
             Some(Err(_)) | None => &mut command,
         };
-        let ran = run_to_end("host tests", &mut command, busy)?;
+        command
+    };
+    let mut output = String::new();
+    let outcome = again::run(&parts, |arguments| {
+        let ran = run_to_end("host tests", &mut command(arguments), busy)?;
         output += &ran.output;
         match why_none(arguments, &ran) {
             Some(why) => bail!("this machine cannot run the lane: {why}"),
             None => Ok(ran),
         }
-    })?;
+    });
+    if interrupt::has_come() {
+        // The first one removes what the others have left.
+        progress::quiet(&mut command(&[FIRST.to_owned()]))?;
+    }
+    let mut outcome = outcome?;
     if let Outcome::Passed(passed) = &mut outcome {
         passed.without.extend(without);
     }
