@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint;
 use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
-use crate::model::sealed::{self, SealError};
+use crate::model::sealed;
 use crate::sys::{FsError, Root, chain, durable};
 
 /// The newest records, which the death of the node can have caught half on disk, are looked at when
@@ -146,8 +146,9 @@ impl OomRing {
             let bytes = root.read_at_most(self.path(id), MAX_RECORD_BYTES as u64);
             let opened = bytes.map(|it| sealed::open::<OomRecord>(KIND, VERSION, &it));
             match opened {
+                Ok(Ok(_)) => {}
                 // Of another version of the agent, which may come back.
-                Ok(Ok(_) | Err(SealError::Version { .. })) => {}
+                Ok(Err(error)) if !error.is_damage() => {}
                 // Or what is there is no file.
                 Ok(Err(_)) | Err(_) => {
                     checkpoint::set_aside(&self.path(id))?;

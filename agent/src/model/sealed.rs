@@ -1,7 +1,8 @@
 //! The form of what outlives the agent on disk: one header line with kind, format version and
 //! checksum, then the value as JSON.
 //!
-//! Invariant: bytes that were cut short, changed, or written by something else never decode.
+//! Invariant: bytes that were cut short, changed, or written by something else never decode. The form of the header line
+//! stays: what any version of the agent has sealed is known to be whole.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,14 @@ pub enum SealError {
     Checksum,
     #[error("content")]
     Content(#[source] serde_json::Error),
+}
+
+impl SealError {
+    /// The bytes are not what was sealed. False: they are, and another version of the agent, which may come back, has
+    /// sealed what this one cannot read.
+    pub fn is_damage(&self) -> bool {
+        !matches!(self, Self::Version { .. } | Self::Content(_))
+    }
 }
 
 /// The bytes to write for `value`.
@@ -63,14 +72,14 @@ pub fn open<T: DeserializeOwned>(
             wanted: kind,
         });
     }
+    if header.sha256 != checksum(body) {
+        return Err(SealError::Checksum);
+    }
     if header.version != version {
         return Err(SealError::Version {
             found: header.version,
             wanted: version,
         });
-    }
-    if header.sha256 != checksum(body) {
-        return Err(SealError::Checksum);
     }
     serde_json::from_slice(body).map_err(SealError::Content)
 }
@@ -115,5 +124,24 @@ mod tests {
             open::<Vec<u8>>("list", 4, &bytes),
             Err(SealError::Version { .. })
         ));
+    }
+
+    #[test]
+    fn what_another_version_has_sealed_is_whole() {
+        let bytes = seal("list", 4, &[1, 2, 3]);
+        let error = |version, bytes: &[u8]| match open::<Vec<u32>>("list", version, bytes) {
+            Ok(list) => panic!("{list:?}"),
+            Err(error) => error,
+        };
+        assert!(!error(3, &bytes).is_damage());
+        let other = seal("list", 3, &["of another form"]);
+        assert!(!error(3, &other).is_damage());
+        for (what, bytes) in [
+            ("cut short", &bytes[..bytes.len() - 1]),
+            ("of another kind", seal("map", 3, &[1]).as_slice()),
+            ("no header", b"spoilt".as_slice()),
+        ] {
+            assert!(error(3, bytes).is_damage(), "{what}");
+        }
     }
 }

@@ -183,11 +183,13 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// No later reading can be better. False: the kernel failed to read it, and what it says may be as good as ever.
+    /// No later reading can be better. False: the kernel failed to read it, or this version of the agent cannot; what it
+    /// says may be as good as ever.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             // What is no file, or too large.
             Self::File(error) => error.errno().is_none(),
+            Self::Format { .. } => false,
             _ => true,
         }
     }

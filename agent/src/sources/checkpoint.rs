@@ -1,5 +1,6 @@
 //! Reads back what the agent stored for its next start. A file that is damaged is set aside by the caller, one that
-//! the kernel fails to read stays where it is; neither is a reason not to start.
+//! the kernel fails to read, or that another version of the agent has written in a form of its own, stays where it is;
+//! none is a reason not to start.
 
 use std::path::{Path, PathBuf};
 
@@ -16,16 +17,17 @@ pub enum CheckpointError {
     #[error(transparent)]
     File(#[from] FsError),
     #[error("checkpoint {}", .path.display())]
-    Damaged { path: PathBuf, source: SealError },
+    Unusable { path: PathBuf, source: SealError },
 }
 
 impl CheckpointError {
-    /// No later reading can be better. False: the kernel failed to read it, and what it says may be as good as ever.
+    /// No later reading can be better. False: the kernel failed to read it, or this version of the agent cannot; what it
+    /// says may be as good as ever.
     pub fn is_damage(&self) -> bool {
         match self {
             // What is gone, no file, or too large.
             Self::File(error) => error.errno().is_none(),
-            Self::Damaged { .. } => true,
+            Self::Unusable { source, .. } => source.is_damage(),
         }
     }
 }
@@ -82,7 +84,7 @@ fn open<T: DeserializeOwned>(
     version: u32,
     bytes: &[u8],
 ) -> Result<T, CheckpointError> {
-    sealed::open(kind, version, bytes).map_err(|source| CheckpointError::Damaged {
+    sealed::open(kind, version, bytes).map_err(|source| CheckpointError::Unusable {
         path: path.to_owned(),
         source,
     })
@@ -95,10 +97,12 @@ mod tests {
     use crate::sys::scratch::Scratch;
 
     #[test]
-    fn what_the_kernel_fails_to_read_is_not_damaged() {
+    fn what_the_kernel_or_this_version_fails_to_read_is_not_damaged() {
         let dir = Scratch::new("checkpoint");
         let read = |path: &Path| read::<u32>(path, "number", 1).unwrap_err();
         assert!(!read(&dir.unreadable("unread.json")).is_damage());
+        let later = dir.write("later", sealed::seal("number", 2, &7));
+        assert!(!read(&later).is_damage());
         let damaged = dir.write("damaged.json", "spoilt");
         for path in [&*damaged, dir.directory()] {
             assert!(read(path).is_damage(), "{}", path.display());

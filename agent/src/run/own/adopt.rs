@@ -224,7 +224,8 @@ impl Loop {
         Ok(())
     }
 
-    /// Takes a pod by its record. One that is damaged is set aside; for one that the kernel fails to read, the pod waits.
+    /// Takes a pod by its record. One that is damaged is set aside; for one that the kernel fails to read, or that is of
+    /// another version of the agent, the pod waits.
     pub(super) fn load_pod(&mut self, uid: PodUid, read: Result<PodState, CheckpointError>) {
         match read {
             Ok(state) => {
@@ -258,7 +259,8 @@ impl Loop {
             }
             Err(error) => {
                 let why = crate::observe::chain(&error);
-                let message = format!("{why}; its pod is left as it is until it can be read");
+                let message =
+                    format!("{why}; its pod is left as it is until it can be read, or is removed");
                 self.told.node("PodRecordUnread", message);
                 self.undecided.add_unread(uid);
             }

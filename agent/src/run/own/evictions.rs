@@ -276,7 +276,7 @@ impl Loop {
         }
     }
 
-    /// Pods that may have been evicted: there is a note, and the kernel fails to read it.
+    /// Pods that may have been evicted: there is a note that cannot be read, by the kernel or this version of the agent.
     pub(super) fn unread_notes(&self) -> Result<BTreeSet<PodUid>, FsError> {
         let notes = self.eviction_notes.read()?;
         let is_unread = |note: &Result<_, CheckpointError>| {
@@ -287,7 +287,7 @@ impl Loop {
     }
 
     /// Takes over what the watcher of an earlier agent decided last. A note that is damaged is set aside: its pod is then
-    /// one whose containers were killed. For one that the kernel fails to read, the pod waits.
+    /// one whose containers were killed. For one that cannot be read yet, the pod waits.
     pub(super) fn recover_evictions(&mut self, now: Duration) {
         let notes = match self.eviction_notes.read() {
             Ok(notes) => notes,
@@ -306,7 +306,9 @@ impl Loop {
                 }
                 Err(error) if !error.is_damage() => {
                     let why = crate::observe::chain(&error);
-                    let message = format!("{why}; its pod is left as it is until it can be read");
+                    let message = format!(
+                        "{why}; its pod is left as it is until it can be read, or is removed"
+                    );
                     self.told.node("EvictionNoteUnread", message);
                 }
                 Err(error) => {

@@ -2,8 +2,9 @@
 //! what it holds of the node.
 //!
 //! Either the pod's record is damaged, and a manifest that may be its own cannot be read: until a reading of the
-//! manifests has the pod, or one without any fault lacks it. Or the kernel fails to read what is stored of the pod: until
-//! it can. Nothing of the pod begins meanwhile.
+//! manifests has the pod, or one without any fault lacks it. Or the kernel fails to read what is stored of the pod, or
+//! another version of the agent has stored it in a form of its own: until it can be read, or is removed. Nothing of the
+//! pod begins meanwhile.
 //!
 //! Of the cgroups of the node nothing is lowered while such a pod has a cgroup in them. What it requests counts for
 //! admission: by its manifest where that can be read, else as the records of its containers have it from their starts.

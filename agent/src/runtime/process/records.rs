@@ -121,8 +121,8 @@ impl Records {
         found.map_or_else(|error| !error.is_gone(), |_| true)
     }
 
-    /// Every record, by id. What is damaged is set aside, what the kernel fails to read stays; both are reported.
-    /// Leftovers are removed.
+    /// Every record, by id. What is damaged is set aside, what the kernel fails to read, or is of another format, stays;
+    /// both are reported. Leftovers are removed.
     pub(super) fn load(&self) -> Result<(Vec<Found>, Vec<RecordFault>), FsError> {
         let host = Root::host();
         let mut found = Vec::new();
@@ -223,18 +223,18 @@ fn decode(bytes: &[u8]) -> Result<ContainerRecord, RecordError> {
         return Err(RecordError::NoHeader);
     };
     let header: Header = serde_json::from_slice(header)?;
-    if header.format != FORMAT {
-        return Err(RecordError::Format {
-            found: header.format,
-            want: FORMAT,
-        });
-    }
     let body = body.strip_suffix(b"\n").unwrap_or(body);
     let found = checksum(body);
     if found != header.sha256 {
         return Err(RecordError::Checksum {
             found,
             want: header.sha256,
+        });
+    }
+    if header.format != FORMAT {
+        return Err(RecordError::Format {
+            found: header.format,
+            want: FORMAT,
         });
     }
     Ok(serde_json::from_slice(body)?)
@@ -313,18 +313,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_set_aside_and_what_the_kernel_fails_to_read_stays() {
+    fn what_is_damaged_is_set_aside_and_what_cannot_be_read_yet_stays() {
         let state = Scratch::new("records");
         let records = Records::open(state.directory()).expect("a directory");
         state.unreadable("containers/unread.json");
         state.write("containers/damaged.json", "spoilt");
+        let later = FORMAT_1.replacen("\"format\":1", "\"format\":9", 1);
+        state.write("containers/later.json", later);
         let (found, faults) = records.load().expect("it can be listed");
         assert!(found.is_empty());
         let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert!(told[0].contains("damaged.json, set aside"), "{told:?}");
-        assert!(told[1].contains("unread.json, left"), "{told:?}");
+        assert!(told[1].contains("later.json, left"), "{told:?}");
+        assert!(told[2].contains("unread.json, left"), "{told:?}");
         let names = Root::host().list(&records.dir).expect("it can be listed");
-        assert_eq!(names, ["damaged.json.corrupt", "unread.json"]);
+        assert_eq!(names, ["damaged.json.corrupt", "later.json", "unread.json"]);
     }
 
     #[test]

@@ -797,10 +797,9 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
     dir.write("containers/flipped.json", &flipped);
     dir.write("containers/copy.json", &bytes);
     dir.write("containers/empty.starting", b"");
-    dir.write(
-        "containers/newer.json",
-        b"{\"format\":2,\"sha256\":\"\"}\n{}\n",
-    );
+    let newer = String::from_utf8(bytes).unwrap();
+    let newer = newer.replacen("\"format\":1", "\"format\":2", 1);
+    dir.write("containers/newer.json", newer.as_bytes());
     dir.write("containers/half.json.tmp", b"half");
 
     let mut it = Fixture::new(dir.0.directory());
@@ -851,7 +850,7 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
             "empty.starting.corrupt",
             "flipped.json.corrupt",
             "good.json",
-            "newer.json.corrupt",
+            "newer.json",
             "other-boot.json",
             "reused.json"
         ]
