@@ -162,7 +162,8 @@ fn elsewhere(config: &Config, node: &Node, wanted: &CgroupPath) -> Option<RunErr
             .filter_map(|it| path.strip_prefix(it.dir.path()).ok());
         CgroupPath::new(format!("/{}", inside.next()?.display())).ok()
     };
-    let running = process::running(&config.state_directory);
+    let boot_id = node.identity.boot_id.as_deref()?;
+    let running = process::running(&config.state_directory, boot_id);
     let paths = running.iter().filter_map(|it| {
         let mut paths = it.cgroups.iter().filter_map(|it| below_mount(&it.path));
         paths.next()

@@ -186,15 +186,16 @@ impl Records {
 }
 
 /// Containers of the agent of this directory whose first process is there, as far as their records can be read. For who
-/// is not that agent: changes nothing.
-pub fn running(state_dir: &Path) -> Vec<ContainerRecord> {
+/// is not that agent: changes nothing. In another boot a process may have the pid and the start of one of them.
+pub fn running(state_dir: &Path, boot_id: &str) -> Vec<ContainerRecord> {
     let dir = state_dir.join(RECORDS);
     let names = Root::host().list(&dir).unwrap_or_default();
     let records = names.iter().filter_map(|name| {
         let id = name.strip_suffix(RAN)?;
         read(&dir.join(name), id).ok()
     });
-    records.filter(|it| it.process.is_there()).collect()
+    let runs = |it: &ContainerRecord| it.boot_id == boot_id && it.process.is_there();
+    records.filter(runs).collect()
 }
 
 fn read(path: &Path, id: &str) -> Result<ContainerRecord, RecordError> {
@@ -328,6 +329,21 @@ mod tests {
         assert!(told[2].contains("unread.json, left"), "{told:?}");
         let names = Root::host().list(&records.dir).expect("it can be listed");
         assert_eq!(names, ["damaged.json.corrupt", "later.json", "unread.json"]);
+    }
+
+    #[test]
+    fn nothing_of_another_boot_runs() {
+        let state = Scratch::new("boots");
+        let records = Records::open(state.directory()).expect("a directory");
+        let process = HostProcess::find(std::process::id()).expect("it is there");
+        let record = ContainerRecord {
+            process,
+            ..record()
+        };
+        records.update(&record).expect("it can be written");
+        let running = |boot_id: &str| running(state.directory(), boot_id).len();
+        assert_eq!(running(&record.boot_id), 1);
+        assert_eq!(running("another"), 0);
     }
 
     #[test]
