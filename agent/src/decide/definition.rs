@@ -58,6 +58,16 @@ fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
             || !standing.has_holdings && keeps_limits(old, new))
 }
 
+/// Whether two readings of one text ask for the same of the node: by two versions of the agent, or on a node that has
+/// another name or size by now.
+pub fn asks_for_the_same(old: &Pod, new: &Pod) -> bool {
+    let names = old.all_containers().map(|it| &it.name);
+    old.init_containers.len() == new.init_containers.len()
+        && names.eq(new.all_containers().map(|it| &it.name))
+        && qos_class(old) == qos_class(new)
+        && all_resources(old) == all_resources(new)
+}
+
 /// Those of all its processes.
 fn groups(pod: &Pod) -> (&[u32], Option<u32>, bool) {
     let is_strict = pod.node_requirements.has_strict_groups;

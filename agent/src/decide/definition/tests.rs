@@ -239,3 +239,26 @@ fn what_is_over_begins_anew_for_another_program_and_not_for_a_label() {
     let label = |pod: &mut Pod| drop(pod.labels.insert("a".to_owned(), "b".to_owned()));
     assert_eq!(changed(label, over), in_place(&["metadata.labels"]));
 }
+
+#[test]
+fn a_text_asks_for_the_same_whoever_reads_it() {
+    let asks = |edit: fn(&mut Pod)| {
+        let mut new = shop();
+        edit(&mut new);
+        asks_for_the_same(&shop(), &new)
+    };
+    assert!(asks(|it| {
+        it.node_name = Some("other".to_owned());
+        it.is_on_host_pid = true;
+        it.containers[0].env.push(EnvVar::new("NODE", "other"));
+    }));
+    assert!(!asks(|it| {
+        let limits = &mut it.containers[1].resources.limits;
+        limits.insert("memory".to_owned(), amount("64Mi"));
+    }));
+    assert!(!asks(|it| it.containers[0].name = "other".to_owned()));
+    assert!(!asks(|it| {
+        let init = it.init_containers.remove(0);
+        it.containers.insert(0, init);
+    }));
+}

@@ -162,6 +162,11 @@ impl Loop {
                     entry.state.manifest = Some(origin.file.clone());
                     entry.is_unsaved = true;
                 }
+                let is_as_written = origin.digest.is_none() || origin.digest == entry.state.digest;
+                if is_as_written && entry.state.deletion.is_none() && entry.read_anew(&pod) {
+                    let facts = pod_facts(&pod, entry.qos, self.own.compat);
+                    entry.facts = Arc::new(facts);
+                }
                 if let Some(digest) = &origin.digest {
                     known.push((pod, digest.clone()));
                 }

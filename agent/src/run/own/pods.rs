@@ -12,7 +12,7 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
-use crate::decide::definition::{is_restarted, is_same_program};
+use crate::decide::definition::{asks_for_the_same, is_restarted, is_same_program};
 use crate::decide::eviction::facts::priority;
 use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
@@ -322,6 +322,21 @@ impl PodEntry {
         self.is_dirty = true;
         self.is_unsaved = true;
         self.is_known_stale = true;
+    }
+
+    /// Another reading of what its manifest had all the time, as by another version of the agent, or of a node that has
+    /// another name by now. What has begun of a pod goes on by the reading that it began by. True: the pod has it now.
+    pub(super) fn read_anew(&mut self, new: &Pod) -> bool {
+        let old = &self.state.pod;
+        let has_begun = self.has_begun() || !self.instances.is_empty();
+        if has_begun || old == new || !asks_for_the_same(old, new) {
+            return false;
+        }
+        self.state.pod = new.clone();
+        self.is_dirty = true;
+        self.is_unsaved = true;
+        self.is_known_stale = true;
+        true
     }
 
     /// What a container is told to end by.
@@ -639,6 +654,37 @@ mod tests {
             });
             let found = entry.keeps_devices(&entry.instances["app0"]);
             assert_eq!(found, keeps, "{:?}", entry.state.admission);
+        }
+    }
+
+    /// A pod that was refused on a node of another name would else be refused for good.
+    #[test]
+    fn a_pod_of_which_nothing_has_begun_is_as_its_manifest_is_read_now() {
+        type Edit = fn(&mut Pod);
+        let renamed: Edit = |it| it.node_name = Some("other".to_owned());
+        let resized: Edit = |it| {
+            let requests = &mut it.containers[0].resources.requests;
+            requests.insert("cpu".to_owned(), "1".parse().expect("a quantity"));
+        };
+        let same: Edit = |_| {};
+        let new = ContainerState::NotStarted;
+        let ended = ContainerState::Exited(unknown_end(Duration::ZERO));
+        for (row, state, edit, is_taken) in [
+            ("new", new.clone(), renamed, true),
+            ("has ended", ended, renamed, false),
+            ("asks for more", new.clone(), resized, false),
+            ("as it was", new, same, false),
+        ] {
+            let mut entry = entry(0);
+            entry.instances.clear();
+            entry.state.containers[0].state = state;
+            entry.is_unsaved = false;
+            let mut reading = entry.state.pod.clone();
+            edit(&mut reading);
+            assert_eq!(entry.read_anew(&reading), is_taken, "{row}");
+            assert_eq!(entry.is_unsaved, is_taken, "{row}");
+            let name = entry.state.pod.node_name.as_deref();
+            assert_eq!(name, is_taken.then_some("other"), "{row}");
         }
     }
 
