@@ -212,8 +212,78 @@ impl PodState {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::model::pod::PodOrigin;
+
+    /// What each record has. Fields that came since can be missing.
+    const FIRST: &str = r#"{
+        "bootId": "boot",
+        "pod": {
+            "uid": "u", "namespace": "ns", "name": "p", "labels": {"a": "b"}, "annotations": {},
+            "origin": "Manifest", "recordedQos": null, "priority": 7, "priorityClassName": null,
+            "nodeName": "node", "restartPolicy": "Always", "terminationGrace": {"secs": 30, "nanos": 0},
+            "initContainers": [],
+            "containers": [{
+                "name": "app", "image": "none", "command": ["sleep"], "args": ["1"],
+                "env": [{"name": "A", "value": "b"}], "workingDir": null,
+                "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "16Mi"}},
+                "volumeMounts": [["v", "/v"]], "isSidecar": false, "restartPolicy": null,
+                "runAsUser": 1000, "runAsGroup": null, "runAsNonRoot": false
+            }],
+            "overhead": {}, "resources": null,
+            "volumes": [
+                {"name": "v", "source": {"emptyDir": {"memory": true, "size_limit": "16Mi"}}},
+                {"name": "w", "source": {"hostPath": {"path": "/w"}}},
+                {"name": "x", "source": {"other": {"kind": "nfs"}}}
+            ],
+            "warnings": [{"path": "spec.hostname", "message": "is ignored"}]
+        },
+        "acceptedAt": "2026-01-02T03:04:05.000006Z",
+        "containers": [{
+            "name": "app", "attempt": 1,
+            "state": {"running": {"started_at": {"secs": 7, "nanos": 0}}},
+            "lastTermination": {
+                "startedAt": null, "finishedAt": {"secs": 6, "nanos": 0}, "exit": {"code": 1},
+                "oomKilled": true, "message": null
+            },
+            "specHash": "hash",
+            "stop": {
+                "requestedAt": {"secs": 8, "nanos": 0}, "grace": {"secs": 30, "nanos": 0},
+                "reason": "podTerminating", "killedAt": null
+            }
+        }],
+        "deletion": {
+            "requestedAt": {"secs": 8, "nanos": 0}, "grace": {"secs": 30, "nanos": 0}, "reason": "removed"
+        },
+        "backoff": {
+            "app": {"specHash": "hash", "delay": {"secs": 10, "nanos": 0}, "lastStart": {"secs": 7, "nanos": 0}}
+        },
+        "phase": "Running",
+        "oomKills": {"app": 2}
+    }"#;
+
+    fn is_part(part: &Value, of: &Value) -> bool {
+        match (part, of) {
+            (Value::Object(part), Value::Object(of)) => part
+                .iter()
+                .all(|(key, part)| of.get(key).is_some_and(|of| is_part(part, of))),
+            (Value::Array(part), Value::Array(of)) => {
+                part.len() == of.len() && part.iter().zip(of).all(|(part, of)| is_part(part, of))
+            }
+            _ => part == of,
+        }
+    }
+
+    /// Else each pod of a node that is upgraded, or goes back to an earlier version, is left as it is.
+    #[test]
+    fn a_record_of_the_first_form_is_read_and_loses_nothing() {
+        let first: Value = serde_json::from_str(FIRST).expect("JSON");
+        let read: PodState = serde_json::from_str(FIRST).expect("a record");
+        let written = serde_json::to_value(&read).expect("a record");
+        assert!(is_part(&first, &written), "{written:#}");
+    }
 
     #[test]
     fn a_lost_state_is_rebuilt_so_that_nothing_runs_twice() {
