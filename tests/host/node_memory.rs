@@ -138,10 +138,23 @@ impl HugePages {
     const FILE: &str = "/proc/sys/vm/nr_hugepages";
 
     pub(super) fn leave(mib: u64) -> Result<Self> {
-        let pages = (memory_available()? / MIB - mib) / 2;
+        Self::take(Self::FILE, mib, memory_available)
+    }
+
+    /// Of the memory of the first NUMA node.
+    pub(super) fn leave_on_the_first_node(mib: u64) -> Result<Self> {
+        const DIR: &str = "/sys/devices/system/node/node0";
+        let free = || kib(&format!("{DIR}/meminfo"), "Node 0 MemFree:");
+        let file = format!("{DIR}/hugepages/hugepages-2048kB/nr_hugepages");
+        Self::take(&file, mib, free)
+    }
+
+    fn take(file: &str, mib: u64, left: impl Fn() -> Result<u64>) -> Result<Self> {
+        let too_much = (left()? / MIB).checked_sub(mib);
+        let pages = too_much.with_context(|| format!("there are no {mib} MiB"))? / 2;
         let taken = Self;
-        fs::write(Self::FILE, pages.to_string())?;
-        let left = memory_available()? / MIB;
+        fs::write(file, pages.to_string())?;
+        let left = left()? / MIB;
         ensure!(
             (mib / 2..mib * 3 / 2).contains(&left),
             "{left} MiB are left, not {mib}"
@@ -159,11 +172,16 @@ impl Drop for HugePages {
 
 /// `MemAvailable`, bytes.
 fn memory_available() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|it| it.strip_prefix("MemAvailable:"));
+    kib("/proc/meminfo", "MemAvailable:")
+}
+
+/// Bytes of a line in kB.
+fn kib(file: &str, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(file)?;
+    let line = text.lines().find_map(|it| it.strip_prefix(name));
     let kib: u64 = line
         .and_then(|it| it.trim().strip_suffix(" kB"))
-        .context("no MemAvailable in /proc/meminfo")?
+        .with_context(|| format!("no {name} in {file}"))?
         .parse()?;
     Ok(kib << 10)
 }
