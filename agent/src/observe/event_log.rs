@@ -168,7 +168,7 @@ impl EventLog {
 
     /// Replaces what `amend` gives another text for, of the rare kinds and with a higher number than `after`. Who has
     /// read it does not read it again.
-    pub fn amend(&self, after: Option<u64>, amend: impl Fn(&Event) -> Option<Event>) {
+    pub fn amend(&self, after: Option<u64>, mut amend: impl FnMut(&Event) -> Option<Event>) {
         let rare = &mut self.lock().rare;
         let first = rare.first_after(after);
         for record in rare.records.range_mut(first..) {

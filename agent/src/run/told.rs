@@ -28,7 +28,7 @@ impl Told {
     }
 
     /// As [`EventLog::amend`].
-    pub(super) fn amend(&self, after: Option<u64>, amend: impl Fn(&Event) -> Option<Event>) {
+    pub(super) fn amend(&self, after: Option<u64>, amend: impl FnMut(&Event) -> Option<Event>) {
         self.log.amend(after, amend);
     }
 

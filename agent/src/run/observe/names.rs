@@ -272,8 +272,13 @@ impl Loop {
         self.named_until = Some(self.told.last_event());
         let unnamed = self.metrics.unnamed();
         let index = self.tree.kernel.index();
-        self.told
-            .amend(after, |event| index.names.name_event(event));
+        self.told.amend(after, |event| {
+            let named = index.names.name_event(event)?;
+            if let Some(reports) = &mut self.reports {
+                reports.name(event, &named);
+            }
+            Some(named)
+        });
         let now = clock::boottime();
         for of in unnamed {
             if let Some((pod, name, id)) = name_of(&of, &index.names) {

@@ -216,6 +216,16 @@ impl Reports {
         self.unnamed.extend(ready.map(|(_, it)| it));
     }
 
+    /// What is in the log has its names by now. Of a kill that was not read until then nothing else says that its record
+    /// has none.
+    pub(super) fn name(&mut self, unnamed: &Event, named: &Event) {
+        if named.kind == EventKind::Oom
+            && let Some(id) = &unnamed.container_id
+        {
+            note_name(&mut self.named_late, NamedLate::of(named, id));
+        }
+    }
+
     fn take(&mut self, names: &Names, now: Duration, is_last: bool) {
         // A name takes the place of the id.
         let unnamed = self.unnamed.waiting().map(|it| &it.event);
@@ -224,7 +234,7 @@ impl Reports {
         for kill in self.unnamed.take_known(names, now, is_last) {
             let id = unnamed.get(&kill.event.boottime_ns);
             let named = id.and_then(|it| NamedLate::of(&kill.event, it));
-            self.named_late.extend(named);
+            note_name(&mut self.named_late, named);
             for notice in notices(&kill.event) {
                 match kill.is_earlier {
                     true => self.outbox.take_earlier(notice, now),
@@ -268,6 +278,12 @@ impl Reports {
         }
         status
     }
+}
+
+/// Once, whoever finds it first.
+fn note_name(named_late: &mut Vec<NamedLate>, named: Option<NamedLate>) {
+    let new = named.filter(|it| !named_late.contains(it));
+    named_late.extend(new);
 }
 
 /// What agents before this one have left.
