@@ -76,17 +76,19 @@ pub(in crate::run) struct KeptState {
 }
 
 impl KeptState {
-    /// What an earlier agent has left, if anything. What is damaged is set aside.
+    /// What an earlier agent has left, if anything. What is damaged, or of another version, is set aside: this agent writes
+    /// its own in its place.
     pub(in crate::run) fn open(state: &Path, boot_id: String, patience: Patience) -> Self {
         let path = state.join(FILE);
         let saved = match stored::read::<Saved>(&path, KIND, VERSION) {
             Ok(saved) => saved,
             Err(CheckpointError::File(error)) if error.is_gone() => Saved::default(),
             Err(error) => {
-                let is_damage = error.is_damage();
+                let is_set_aside =
+                    error.is_damage() || matches!(error, CheckpointError::Unusable { .. });
                 let error = crate::observe::chain(&error);
                 tracing::error!(error, "evictions of an earlier agent are not known");
-                if is_damage && let Err(error) = checkpoint::set_aside(&path) {
+                if is_set_aside && let Err(error) = checkpoint::set_aside(&path) {
                     tracing::warn!(error = crate::observe::chain(&error), "set aside");
                 }
                 Saved::default()
@@ -149,6 +151,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::sealed;
+    use crate::sys::Root;
+    use crate::sys::scratch::Scratch;
 
     /// As versions wrote it that had a brake for memory alone.
     fn saved() -> Saved {
@@ -197,6 +202,20 @@ mod tests {
         saved.brakes.continued(&Brakes::new());
         let written = serde_json::to_value(&saved).expect("it can be written");
         assert_eq!(serde_json::from_value::<Saved>(written).ok(), Some(saved));
+    }
+
+    #[test]
+    fn what_another_version_has_kept_is_not_written_over() {
+        let state = Scratch::new("kept");
+        let later = sealed::seal(KIND, VERSION + 1, &saved());
+        state.write(FILE, later);
+        let patience = Patience::start(Duration::from_secs(60)).expect("a thread");
+        let kept = KeptState::open(state.directory(), "this".to_owned(), patience);
+        assert_eq!(kept.saved, Saved::default());
+        let names = Root::host()
+            .list(state.directory())
+            .expect("it can be listed");
+        assert_eq!(names, [format!("{FILE}.corrupt")]);
     }
 
     #[test]
