@@ -11,7 +11,7 @@ use crate::model::check::{
     AgentPresence, BPFFS, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
 };
 use crate::model::kernel::effective_capabilities;
-use crate::model::mounts::{CgroupFacts, CgroupLayout};
+use crate::model::mounts::{CgroupFacts, CgroupLayout, Mount};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::model::sysctl::Sysctl;
 use crate::model::text::{limit, number};
@@ -37,13 +37,14 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
     let cgroup2_files = found.and_then(|it| cgroup2_files(root, it));
     let uncounted_disks = found.map(|it| uncounted_disks(root, &it.layout));
     let partial_trees = found.map(|it| partial_trees(root, &it.layout));
+    let mounts = parse_mountinfo(&text("/proc/self/mountinfo").unwrap_or_default());
     FactSheet {
         kernel: kernel_release.as_deref().and_then(|it| it.parse().ok()),
         kernel_release,
         has_cpu_bandwidth: found.and_then(|it| has_cpu_bandwidth(root, it, cgroup2_files.as_ref())),
         has_swap_limit: found.and_then(|it| has_swap_limit(root, it, cgroup2_files.as_ref())),
         cgroup2_files,
-        has_local_events: text("/proc/self/mountinfo").is_some_and(|it| has_local_events(&it)),
+        has_local_events: has_local_events(&mounts),
         cgroups: match detected {
             Ok(facts) => CgroupDetection::Found(facts),
             Err(error) => CgroupDetection::Failed(error.to_string()),
@@ -53,7 +54,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         capabilities: status.as_deref().and_then(effective_capabilities),
         max_locked_memory: text("/proc/self/limits").and_then(|it| max_locked_memory(&it)),
         has_btf: root.exists("/sys/kernel/btf/vmlinux"),
-        bpffs: bpffs(root),
+        bpffs: bpffs(root, &mounts),
         lockdown: text("/sys/kernel/security/lockdown").and_then(|it| it.parse().ok()),
         security_modules: text("/sys/kernel/security/lsm")
             .map(|it| it.trim().split(',').map(str::to_owned).collect()),
@@ -77,9 +78,8 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
 }
 
 /// All mounts of cgroup v2 have the same options (`cgroup_show_options`, kernel/cgroup/cgroup.c).
-fn has_local_events(mountinfo: &str) -> bool {
-    let mounts = parse_mountinfo(mountinfo).into_iter();
-    let mut of_v2 = mounts.filter(|it| it.fs_type == "cgroup2");
+fn has_local_events(mounts: &[Mount]) -> bool {
+    let mut of_v2 = mounts.iter().filter(|it| it.fs_type == "cgroup2");
     of_v2.any(|it| it.super_options.contains("memory_localevents"))
 }
 
@@ -195,8 +195,7 @@ pub(super) fn namespaces(root: &Root) -> Namespaces {
     }
 }
 
-fn bpffs(root: &Root) -> Bpffs {
-    let mounts = parse_mountinfo(&root.read_text("/proc/self/mountinfo").unwrap_or_default());
+fn bpffs(root: &Root, mounts: &[Mount]) -> Bpffs {
     let is_mounted = mounts
         .iter()
         .any(|it| it.fs_type == "bpf" && it.mount_point == Path::new(BPFFS));
@@ -272,7 +271,9 @@ mod tests {
     #[test]
     fn an_option_of_cgroup_v2_is_read_off_its_mount() {
         let mount = |options: &str| {
-            format!("30 22 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 {options}\n")
+            let line =
+                format!("30 22 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 {options}\n");
+            parse_mountinfo(&line)
         };
         assert!(has_local_events(&mount("rw,nsdelegate,memory_localevents")));
         assert!(!has_local_events(&mount(
