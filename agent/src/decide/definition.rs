@@ -61,9 +61,9 @@ fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
 /// Whether two readings of one text ask for the same of the node: by two versions of the agent, or on a node that has
 /// another name or size by now.
 pub fn asks_for_the_same(old: &Pod, new: &Pod) -> bool {
-    let names = old.all_containers().map(|it| &it.name);
-    old.init_containers.len() == new.init_containers.len()
-        && names.eq(new.all_containers().map(|it| &it.name))
+    let are_namesakes = |old: &Container, new: &Container| old.name == new.name;
+    are_equal_but(&old.init_containers, &new.init_containers, are_namesakes)
+        && are_equal_but(&old.containers, &new.containers, are_namesakes)
         && qos_class(old) == qos_class(new)
         && all_resources(old) == all_resources(new)
 }
