@@ -29,7 +29,7 @@ pub struct Evidence {
     /// The program looks for a limit that is reached, from the allocating task upwards. Where it found
     /// none, no memory cgroup was the reason.
     pub looks_for_limits: bool,
-    /// Since a second before at most, tasks had to free memory of the node by themselves (`allocstall`
+    /// Since two seconds before at most, tasks had to free memory of the node by themselves (`allocstall`
     /// of /proc/vmstat): nobody is killed for the node without that, and for a limit with it only by
     /// chance. `None`: not known.
     pub has_stalled: Option<bool>,

@@ -17,7 +17,7 @@ struct Header {
     sha256: String,
 }
 
-/// Why bytes are not what was sealed.
+/// Why bytes cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     #[error("no header line")]
