@@ -172,8 +172,10 @@ pub enum RecordError {
     File(#[from] FsError),
     #[error("no header line")]
     NoHeader,
+    #[error("parse the header")]
+    Header(#[source] serde_json::Error),
     #[error("parse")]
-    Parse(#[from] serde_json::Error),
+    Content(#[source] serde_json::Error),
     #[error("format {found}, want {want}")]
     Format { found: u32, want: u32 },
     #[error("checksum {found}, want {want}")]
@@ -189,7 +191,7 @@ impl RecordError {
         match self {
             // What is no file, or too large.
             Self::File(error) => error.errno().is_none(),
-            Self::Format { .. } => false,
+            Self::Format { .. } | Self::Content(_) => false,
             _ => true,
         }
     }

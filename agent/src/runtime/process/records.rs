@@ -223,7 +223,7 @@ fn decode(bytes: &[u8]) -> Result<ContainerRecord, RecordError> {
     let (Some(header), Some(body)) = (lines.next(), lines.next()) else {
         return Err(RecordError::NoHeader);
     };
-    let header: Header = serde_json::from_slice(header)?;
+    let header: Header = serde_json::from_slice(header).map_err(RecordError::Header)?;
     let body = body.strip_suffix(b"\n").unwrap_or(body);
     let found = checksum(body);
     if found != header.sha256 {
@@ -238,7 +238,7 @@ fn decode(bytes: &[u8]) -> Result<ContainerRecord, RecordError> {
             want: FORMAT,
         });
     }
-    Ok(serde_json::from_slice(body)?)
+    serde_json::from_slice(body).map_err(RecordError::Content)
 }
 
 fn checksum(bytes: &[u8]) -> String {
@@ -321,14 +321,25 @@ mod tests {
         state.write("containers/damaged.json", "spoilt");
         let later = FORMAT_1.replacen("\"format\":1", "\"format\":9", 1);
         state.write("containers/later.json", later);
+        let body = "{\"of\":\"another form\"}";
+        let sum = checksum(body.as_bytes());
+        let other = format!("{{\"format\":1,\"sha256\":\"{sum}\"}}\n{body}\n");
+        state.write("containers/other.json", other);
         let (found, faults) = records.load().expect("it can be listed");
         assert!(found.is_empty());
         let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert!(told[0].contains("damaged.json, set aside"), "{told:?}");
         assert!(told[1].contains("later.json, left"), "{told:?}");
-        assert!(told[2].contains("unread.json, left"), "{told:?}");
+        assert!(told[2].contains("other.json, left"), "{told:?}");
+        assert!(told[3].contains("unread.json, left"), "{told:?}");
         let names = Root::host().list(&records.dir).expect("it can be listed");
-        assert_eq!(names, ["damaged.json.corrupt", "later.json", "unread.json"]);
+        let right = [
+            "damaged.json.corrupt",
+            "later.json",
+            "other.json",
+            "unread.json",
+        ];
+        assert_eq!(names, right);
     }
 
     #[test]
