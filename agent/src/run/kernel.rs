@@ -634,7 +634,7 @@ impl Listener {
         let drained = self
             .streams
             .drain(stream, max, &mut |event| events.push(event));
-        let is_more = drained.n + drained.malformed == max;
+        let is_more = drained.n_taken() == max;
         if stream == Stream::Oom {
             let victims = events.iter().filter_map(|it| match it {
                 KernelEvent::Oom(kill) => Some(kill.victim.pid),

@@ -247,6 +247,13 @@ pub struct Drained {
     pub filled: f64,
 }
 
+impl Drained {
+    /// Records that were taken out of the ring.
+    pub fn n_taken(&self) -> usize {
+        self.n + self.malformed
+    }
+}
+
 impl std::ops::AddAssign for Drained {
     fn add_assign(&mut self, more: Self) {
         self.n += more.n;
@@ -506,7 +513,7 @@ impl Streams {
         let Some(running) = self.running.get_mut(&stream) else {
             return drained;
         };
-        let left = max.saturating_sub(drained.n + drained.malformed);
+        let left = max.saturating_sub(drained.n_taken());
         let (ring, n_bytes) = (&mut running.ring, running.ring_bytes);
         let mut twins = self.twins.get_mut(&stream);
         drained += read_ring(ring, n_bytes, stream, self.page_bytes, left, &mut |event| {
@@ -518,7 +525,7 @@ impl Streams {
             }
         });
         // The last that an older set has told may have its twin in our ring.
-        let is_read = drained.n + drained.malformed < max;
+        let is_read = drained.n_taken() < max;
         if is_read && !self.older.iter().any(|it| it.stream() == stream) {
             self.twins.remove(&stream);
         }
@@ -546,7 +553,7 @@ impl Streams {
                 continue;
             }
             let has_ended = older.has_ended(now);
-            let left = max.saturating_sub(drained.n + drained.malformed);
+            let left = max.saturating_sub(drained.n_taken());
             // Ours tells nothing of what happened before it ran.
             let is_ours = self.running.contains_key(&stream);
             let mut twins = is_ours.then(|| self.twins.entry(stream).or_default());
@@ -713,7 +720,7 @@ fn read_ring(
 ) -> Drained {
     let mut drained = Drained::default();
     let mut n_bytes = 0;
-    while drained.n + drained.malformed < max
+    while drained.n_taken() < max
         && let Some(record) = ring.next()
     {
         n_bytes += record.len().next_multiple_of(RECORD_HEADER) + RECORD_HEADER;
