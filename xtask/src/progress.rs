@@ -31,12 +31,12 @@ pub(crate) fn headline(text: impl fmt::Display) {
     } else {
         ("", "")
     };
-    eprintln!("{bold}==> {text}{plain}");
+    show(format!("{bold}==> {text}{plain}\n").as_bytes());
 }
 
 /// A line of detail under a headline.
 pub(crate) fn note(text: impl fmt::Display) {
-    eprintln!("    {text}");
+    show(format!("    {text}\n").as_bytes());
 }
 
 /// `3m07s`, `12s`, `0.4s`.
@@ -95,8 +95,19 @@ pub(crate) fn capture(what: &str, command: &mut Command) -> Result<String> {
     check(what, command, Stdout::Keep)
 }
 
+/// As [`run`], for what must not be ended in the middle: a signal that comes meanwhile ends what is next.
+pub(crate) fn run_whole(what: &str, command: &mut Command) -> Result<String> {
+    interrupt::check()?;
+    let finished = watch_until(|| false, what, command, Stdout::Show, Deadline::default())?;
+    succeeded(what, command, finished)
+}
+
 fn check(what: &str, command: &mut Command, stdout: Stdout) -> Result<String> {
     let finished = watch(what, command, stdout, Deadline::default())?;
+    succeeded(what, command, finished)
+}
+
+fn succeeded(what: &str, command: &Command, finished: Finished) -> Result<String> {
     ensure!(
         finished.status.success(),
         "{what}: {}: {}",

@@ -239,7 +239,7 @@ fn install_packages(packages: &[&str], elsewhere: &str) -> Result<()> {
         .arg(format!("DPkg::Lock::Timeout={}", APT_PATIENCE.as_secs()))
         .args(["install", "--yes", "--no-install-recommends"])
         .args(packages);
-    progress::run("apt-get install", &mut install)?;
+    progress::run_whole("apt-get install", &mut install)?;
     Ok(())
 }
 
