@@ -178,7 +178,7 @@ pub(super) fn in_the_namespace() -> Result<Vec<Process>> {
         .collect())
 }
 
-/// Ends a process and those that it has started, and they: it comes first, so that it starts no others.
+/// Ends a process and those that it has started, and they. Whom one of them starts meanwhile is not among them.
 pub(crate) fn end_with_children(pid: u32) -> Result<()> {
     // What measures gives the machine back as it was.
     end_within(Duration::from_secs(20), &tree(pid)?)
@@ -193,17 +193,25 @@ fn tree(pid: u32) -> Result<Vec<Process>> {
         };
         // One that has ended is nobody's.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        others.extend(Stat::parse(&stat).map(|it| (pid, it.parent)));
+        // By another reading its pid may be somebody else's.
+        if let Some(Stat {
+            started, parent, ..
+        }) = Stat::parse(&stat)
+        {
+            others.push((Process { pid, started }, parent));
+        }
     }
-    let mut pids = vec![pid];
+    let (mut tree, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|it| it.0.pid == pid);
     let mut n_asked = 0;
-    while let Some(parent) = pids.get(n_asked).copied() {
-        let (children, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|it| it.1 == parent);
-        pids.extend(children.into_iter().map(|it| it.0));
+    while let Some((process, _)) = tree.get(n_asked).copied() {
+        let (children, rest): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|it| it.1 == process.pid);
+        tree.extend(children);
         others = rest;
         n_asked += 1;
     }
-    Ok(pids.into_iter().filter_map(Process::of).collect())
+    Ok(tree.into_iter().map(|it| it.0).collect())
 }
 
 /// Ends them, at first in an orderly way.
