@@ -423,7 +423,7 @@ impl Runner<'_> {
             Machine::take(&what)
         });
         let started = Instant::now();
-        let outcome = match machine.transpose() {
+        let outcome = match interrupt::check().and_then(|()| machine.transpose()) {
             Err(error) => Err(error),
             // Until the lane has ended.
             Ok(_machine) => match lane {
